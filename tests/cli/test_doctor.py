@@ -41,7 +41,7 @@ def test_it_asks_again_when_told_to_and_says_what_it_does(capsys: pytest.Capture
     assert "--refresh" in shown.err
     assert main([*ASK, "--refresh"]) == 0
     shown = capsys.readouterr()
-    assert "asking for loss_reduction" in shown.err
+    assert "probing loss_reduction" in shown.err
     assert "Refused" not in shown.out
     assert "loss_reduction         sum" in shown.out
 

@@ -261,8 +261,8 @@ def bucket_loss(kind: Literal["reverse", "jsd"], scale: float) -> LossCallable:
 def _with_bucket(probabilities: np.ndarray) -> np.ndarray:
     """Probabilities of some tokens and of all others together, clipped above 0 for logarithms."""
     # In float64: float32 loses the remainder if the top tokens have nearly all probability.
-    others = 1 - probabilities.sum(axis=1, keepdims=True, dtype=np.float64)
-    return np.maximum(np.concatenate([probabilities, others], axis=1), 1e-9)
+    remainder = 1 - probabilities.sum(axis=1, keepdims=True, dtype=np.float64)
+    return np.maximum(np.concatenate([probabilities, remainder], axis=1), 1e-9)
 
 
 def distance(items: Sequence[TeacherScores]) -> dict[str, float]:

@@ -141,13 +141,15 @@ class GepaPrompt:
         renderer = services.renderer.name if services.renderer else None
         if self.cfg.task is None and services.client is not None:
             log = CheckpointLog.in_dir(ctx.output_dir)
-            known = log.last()
-            if known is None:
+            checkpoint = log.last()
+            if checkpoint is None:
                 sampler = services.client.sampler("prompted").result().ref
                 state = services.client.save_state("prompted").result()
-                known = Checkpoint("prompted", steps, state, sampler, final=True, metrics=metrics, renderer=renderer)
-                log.append(known)
-            artifacts |= {"final_sampler": known.sampler, "final_checkpoint": known.state}
+                checkpoint = Checkpoint(
+                    "prompted", steps, state, sampler, final=True, metrics=metrics, renderer=renderer
+                )
+                log.append(checkpoint)
+            artifacts |= {"final_sampler": checkpoint.sampler, "final_checkpoint": checkpoint.state}
         prompt = outcome["best"] if self.cfg.task is None else None
         notes = RunNotes(renderer=renderer, selection_metric="val/score", selection_mode="max", system_prompt=prompt)
         return RunResult(ctx.run_id, "completed", metrics, artifacts, notes=notes)
@@ -193,7 +195,7 @@ class _Search:
             trainset=train,
             valset=val,
             adapter=self,
-            reflection_lm=self._ask_reflection,
+            reflection_lm=self._query_reflection,
             reflection_minibatch_size=batch,
             stop_callbacks=[
                 partial(self._is_over, longest_step),
@@ -277,8 +279,8 @@ class _Search:
     async def _answer(self, prompt: str, task: HarborTask) -> dict[str, Any]:
         key = _key("task", prompt, task.task_id)
         # A resumed search reuses stored answers.
-        if (known := self.calls.find(key)) is not None:
-            return known
+        if (stored := self.calls.find(key)) is not None:
+            return stored
         messages = [{"role": "system", "content": prompt}, *opening(task)]
         if self._policy is not None:
             turn = await self._policy.act(messages)
@@ -292,13 +294,13 @@ class _Search:
         verdict = await self.services.verify(task, rollout, NoEnvironment())
         return self.calls.add(key, task=task.task_id, prompt=prompt, answer=rollout.completion, score=verdict.reward)
 
-    def _ask_reflection(self, prompt: Any) -> str:
+    def _query_reflection(self, prompt: Any) -> str:
         """The reflecting model's answer; each question is sent once."""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         self.proposals += 1
         # The number makes a repeated question a new request, for a different proposal.
         key = _key("reflection", messages, str(self.proposals))
-        if (known := self.calls.find(key)) is None:
+        if (stored := self.calls.find(key)) is None:
             client = self._reflect
             assert client is not None
             try:
@@ -308,8 +310,8 @@ class _Search:
             except Exception as error:
                 self.failure = error
                 raise
-            known = self.calls.add(key, question=messages, answer=completion.text)
-        return str(known["answer"])
+            stored = self.calls.add(key, question=messages, answer=completion.text)
+        return str(stored["answer"])
 
 
 class _Quiet:

@@ -332,9 +332,9 @@ class LocalRL(TrlAlgorithm):
             answer = {"role": "assistant", "content": completion[0]["content"]}
             turn = Turn(answer, completion_tokens=[int(token) for token in tokens], output_tokens=len(tokens))
             conversation = [*opening(tasks[number]), answer]
-            made = Rollout(tasks[number].task_id, sample, "ok", None, [turn], conversation)
-            verdict = await verify(tasks[number], made, NoEnvironment())
-            return replace(made, reward=verdict.reward, info=dict(verdict.info))
+            rollout = Rollout(tasks[number].task_id, sample, "ok", None, [turn], conversation)
+            verdict = await verify(tasks[number], rollout, NoEnvironment())
+            return replace(rollout, reward=verdict.reward, info=dict(verdict.info))
 
         def reward(
             completions: Any, completion_ids: Any, task: Any, trainer_state: Any, **_: Any

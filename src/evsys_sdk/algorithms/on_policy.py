@@ -264,15 +264,15 @@ def info_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
     `components` and `rewards` (parts of a reward) become `reward/components/...`; others become `info/...`.
     """
-    found: dict[str, list[float]] = {}
+    numbers: dict[str, list[float]] = {}
     for rollout in rollouts:
         for name, value in rollout.info.items():
             parts: Mapping[Any, Any] = cast("Mapping[Any, Any]", value) if isinstance(value, Mapping) else {None: value}
             family = "reward/components/" if name in ("components", "rewards") else f"info/{name}/"
-            for key, one in parts.items():
-                if isinstance(one, int | float) and math.isfinite(one) and name not in _NOT_A_METRIC:
-                    found.setdefault(f"info/{name}" if key is None else f"{family}{key}", []).append(float(one))
-    return {name: fmean(values) for name, values in sorted(found.items())[:_MOST_INFO]}
+            for key, part in parts.items():
+                if isinstance(part, int | float) and math.isfinite(part) and name not in _NOT_A_METRIC:
+                    numbers.setdefault(f"info/{name}" if key is None else f"{family}{key}", []).append(float(part))
+    return {name: fmean(values) for name, values in sorted(numbers.items())[:_MOST_INFO]}
 
 
 def conversation_of(row: Row) -> list[Message]:

@@ -71,7 +71,7 @@ class Script:
             if _takers:
                 _takers[-1](run)
             else:
-                with _held(_current, run):
+                with _pushed(_current, run):
                     self._execute()
             return run.finish()
         finally:
@@ -96,12 +96,12 @@ def current_run() -> LoopRun | None:
 @contextmanager
 def taking_runs(take: TakeRun) -> Generator[None]:
     """Pass runs of scripts to a loop already running in this process; `take` returns when it has trained."""
-    with _held(_takers, take):
+    with _pushed(_takers, take):
         yield
 
 
 @contextmanager
-def _held[T](stack: list[T], item: T) -> Generator[None]:
+def _pushed[T](stack: list[T], item: T) -> Generator[None]:
     stack.append(item)
     try:
         yield

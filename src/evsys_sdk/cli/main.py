@@ -148,7 +148,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code; all output is redacted."""
     before = redact_output()
     if argv is None:  # the program itself, not a call from Python
-        isolate_user_code(lambda message: _tell(message, "--json" in sys.argv[1:]), _containment(sys.argv[1:]))
+        isolate_user_code(lambda message: _report(message, "--json" in sys.argv[1:]), _containment(sys.argv[1:]))
     code = 1
     try:
         code = _run(argv)
@@ -224,7 +224,7 @@ def _run(argv: list[str] | None) -> int:
         return code
     except BaseException as error:  # from user code: click returns exit codes here
         what = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {error!r:.2000}"
-        _tell(f"the code of this project {what}. Raise an Exception instead.", as_json)
+        _report(f"the code of this project {what}. Raise an Exception instead.", as_json)
         return 1
 
 
@@ -254,7 +254,7 @@ def _explain(error: Exception, as_json: bool) -> int | None:
     return None
 
 
-def _tell(message: str, as_json: bool) -> None:
+def _report(message: str, as_json: bool) -> None:
     """Report an error of user code."""
     from ..errors import clean
     from .output import say

@@ -124,10 +124,10 @@ def read_json(text: str | None, option: str) -> dict[str, Any]:
     from ..data.jsonl import parse_json
     from ..errors import DataError, show
 
-    found = parse_json((text or "{}").encode(), option)
-    if not isinstance(found, dict):
-        raise DataError(f'{option} must be a JSON object, not {show(found)}. Write \'{{"key": "value"}}\'.')
-    return found  # pyright: ignore[reportUnknownVariableType]
+    parsed = parse_json((text or "{}").encode(), option)
+    if not isinstance(parsed, dict):
+        raise DataError(f'{option} must be a JSON object, not {show(parsed)}. Write \'{{"key": "value"}}\'.')
+    return parsed  # pyright: ignore[reportUnknownVariableType]
 
 
 def read_key(file: str | None, option: str, variable: str) -> str:

@@ -87,10 +87,10 @@ def fit_table(
 ) -> str:
     """A table no wider than the terminal, without empty columns; cells of columns that are not `whole` are cut."""
     cells = [[str(cell) for cell in row] for row in rows]
-    kept = [at for at in range(len(headers)) if keep_empty or not cells or any(row[at].strip(" -") for row in cells)]
-    kept_cells = [[row[column] for column in kept] for row in (headers, *cells)]
-    flexible = [at for at, name in enumerate(kept_cells[0]) if name not in whole]
-    return text.fit_table(kept_cells[0], kept_cells[1:], width=width or text.terminal_width(), flexible=flexible)
+    columns = [at for at in range(len(headers)) if keep_empty or not cells or any(row[at].strip(" -") for row in cells)]
+    shown_cells = [[row[column] for column in columns] for row in (headers, *cells)]
+    flexible = [at for at, name in enumerate(shown_cells[0]) if name not in whole]
+    return text.fit_table(shown_cells[0], shown_cells[1:], width=width or text.terminal_width(), flexible=flexible)
 
 
 def say(sentence: str, *, err: bool = False) -> None:
@@ -111,10 +111,10 @@ def _wrap(page: str) -> str:
     for is_table, some in groupby(page.split("\n"), lambda line: line.startswith("|")):
         if is_table:
             cells = [re.split(r"(?<!\\)\|", line.strip("| ")) for line in some]
-            kept = [
+            body = [
                 [cell.strip().replace("\\|", "|") for cell in row] for row in cells if set("".join(row)) - set(" -:")
             ]
-            lines.append(fit_table(kept[0], [[*row, *[""] * len(kept[0])][: len(kept[0])] for row in kept[1:]]))
+            lines.append(fit_table(body[0], [[*row, *[""] * len(body[0])][: len(body[0])] for row in body[1:]]))
             continue
         lines += [
             line

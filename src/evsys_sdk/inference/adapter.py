@@ -60,9 +60,9 @@ class _TextClient(ChatClient):
     async def _complete(self, request: ClientRequest) -> list[Completion]:
         arguments = {"prompt": as_prompt(request.messages), "max_tokens": request.max_tokens}
         arguments |= {"temperature": request.temperature, "stop": list(request.stop) or None}
-        return list(await asyncio.gather(*(self._one(arguments) for _ in range(request.n))))
+        return list(await asyncio.gather(*(self._complete_once(arguments) for _ in range(request.n))))
 
-    async def _one(self, arguments: dict[str, Any]) -> Completion:
+    async def _complete_once(self, arguments: dict[str, Any]) -> Completion:
         started = time.monotonic()
         self.totals.count_request()
         try:

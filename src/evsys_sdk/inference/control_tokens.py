@@ -116,10 +116,10 @@ def cut(text: str) -> list[str]:
 
 def _texts_of(tokenizer: Tokenizer) -> set[str]:
     """The texts of all control tokens; empty if the tokenizer does not list them."""
-    known: Any = tokenizer
-    texts = {decode(tokenizer, [token]) for token in getattr(known, "all_special_ids", None) or ()}
-    texts |= {str(text) for text in getattr(known, "all_special_tokens", None) or ()}
-    added: Mapping[int, Any] = getattr(known, "added_tokens_decoder", None) or {}
+    source: Any = tokenizer
+    texts = {decode(tokenizer, [token]) for token in getattr(source, "all_special_ids", None) or ()}
+    texts |= {str(text) for text in getattr(source, "all_special_tokens", None) or ()}
+    added: Mapping[int, Any] = getattr(source, "added_tokens_decoder", None) or {}
     return (texts | {str(token) for token in added.values() if getattr(token, "special", False)}) - {""}
 
 

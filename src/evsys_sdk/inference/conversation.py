@@ -100,8 +100,8 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         raise DataError(
             f"{where}.function.arguments is {show(arguments)}, not an object. Correct the call or drop the row."
         )
-    known = {"id": call["id"]} if call.get("id") is not None else {}
-    return {**known, "type": "function", "function": {"name": name, "arguments": arguments}}
+    call_id = {"id": call["id"]} if call.get("id") is not None else {}
+    return {**call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def message_text(message: Mapping[str, Any], index: int) -> str:

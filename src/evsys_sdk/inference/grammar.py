@@ -158,8 +158,8 @@ def _closed(schema: Any) -> Any:
     if not is_object(schema):
         return schema
     # Schemas below allOf describe partial objects; values of enum and const are not schemas.
-    kept = ("allOf", "enum", "const", "default", "examples")
-    closed = {key: value if key in kept else _closed(value) for key, value in schema.items()}
+    copied = ("allOf", "enum", "const", "default", "examples")
+    closed = {key: value if key in copied else _closed(value) for key, value in schema.items()}
     if is_object(schema.get("properties")) and not {"additionalProperties", "patternProperties", "allOf"} & set(schema):
         closed["additionalProperties"] = False
     return closed

@@ -146,7 +146,7 @@ class _Tries:
     what: str = "the call"
     report: RetryReport | None = None
     _first_failure: float = 0.0
-    _made: int = 1
+    _attempt: int = 1
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
@@ -154,17 +154,17 @@ class _Tries:
 
     def note_success(self) -> None:
         if self.report:
-            self.report.count(self._made)
+            self.report.count(self._attempt)
 
     def delay_after(self, error: Exception) -> float:
         """The wait before the next attempt; raises the error if there is none."""
-        if self._made == 1:
+        if self._attempt == 1:
             self._first_failure = time.monotonic()
         chosen = self.retry_on
         may_pass = isinstance(error, chosen) if isinstance(chosen, type | tuple) else chosen(error)
         if not may_pass:
             self._give_up(error, "")
-        if self._made == self.attempts:
+        if self._attempt == self.attempts:
             self._give_up(error, f"it failed {self.attempts} times" if self.attempts > 1 else "")
         delay = self._delay(error)
         waited = time.monotonic() - self._first_failure
@@ -173,17 +173,17 @@ class _Tries:
         _log.info(
             "%s: attempt %d of %d failed (%s); next in %.1f s",
             self.what,
-            self._made,
+            self._attempt,
             self.attempts,
             redact_text(str(error)),
             delay,
         )
-        self._made += 1
+        self._attempt += 1
         return delay
 
     def _delay(self, error: Exception) -> float:
         # Bound the exponent: a float would overflow.
-        longest = min(self.max_delay, self.base_delay * 2.0 ** min(self._made - 1, 60))
+        longest = min(self.max_delay, self.base_delay * 2.0 ** min(self._attempt - 1, 60))
         requested = getattr(error, "retry_after", None)
         if isinstance(requested, int | float):
             # Jitter on top, so that clients do not retry simultaneously.
@@ -193,10 +193,10 @@ class _Tries:
     def _give_up(self, error: Exception, reason: str) -> None:
         if self.report:
             last = redact_text(f"{type(error).__name__}: {error}")
-            self.report.count(self._made, RetryFailure(self.what, self._made, last))
+            self.report.count(self._attempt, RetryFailure(self.what, self._attempt, last))
         if not reason:
             raise error
-        reason = f"{self.what}: gave up after attempt {self._made} of {self.attempts} because {reason}"
+        reason = f"{self.what}: gave up after attempt {self._attempt} of {self.attempts} because {reason}"
         # Errors of other classes cannot be rebuilt with a new message, and callers catch them by class.
         if not isinstance(error, InferenceError):
             error.add_note(reason)
@@ -207,6 +207,6 @@ class _Tries:
             status=error.status,
             retry_after=error.retry_after,
             retryable=False,
-            attempts=self._made,
+            attempts=self._attempt,
             field=error.field,
         ) from error

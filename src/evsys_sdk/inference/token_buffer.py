@@ -62,13 +62,13 @@ class TokenBuffer:
             start = max(filter(text.startswith, self._texts), key=len, default="")
             rest = self._renderer.tokenizer.encode(text[len(start) :], add_special_tokens=False)
             return BufferedPrompt([*self._texts.get(start, ()), *rest], bool(start))
-        known = [
+        prefixes = [
             (end, answer)
             for end, key in enumerate(_keys(messages, tools), 1)
             if (answer := self._answers.get(key)) is not None and end < len(messages)
         ]
-        if known:
-            end, answer = known[-1]
+        if prefixes:
+            end, answer = prefixes[-1]
             extension = self._renderer.extend(messages, end, answer.sampled, tools)
             if extension is not None:
                 tokens = [*answer.prompt, *answer.sampled, *extension.tokens]
@@ -85,8 +85,8 @@ class TokenBuffer:
     ) -> None:
         """Store an answer."""
         if is_raw(messages):
-            kept = [token for token in sampled if token not in self._renderer.stop]  # the text excludes the stop mark
-            self._texts[messages[0]["content"] + message["content"]] = [*prompt.tokens, *kept]
+            tokens = [token for token in sampled if token not in self._renderer.stop]  # the text excludes the stop mark
+            self._texts[messages[0]["content"] + message["content"]] = [*prompt.tokens, *tokens]
             return
         *_, key = _keys([*messages, message], tools)
         self._answers[key] = _Answer(prompt.tokens, list(sampled), prompt.as_template)

@@ -39,13 +39,13 @@ class TokenStream:
     async def read(self, sampling: asyncio.Future[Any]) -> AsyncIterator[list[SampledToken]]:
         """New tokens, until `sampling` has ended; the last ones may be only in its result."""
         sampling.add_done_callback(self._end)
-        seen = 0
+        n_read = 0
         try:
             while not sampling.done():
                 await self._changed.wait()
                 self._changed.clear()
-                if (count := len(self._new)) > seen // _READS:
-                    seen += count
+                if (count := len(self._new)) > n_read // _READS:
+                    n_read += count
                     yield [self._new.popleft() for _ in range(count)]
         finally:
             self._is_read = False

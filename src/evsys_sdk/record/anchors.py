@@ -64,8 +64,8 @@ def is_head_noted(experiment_dir: Path, *, at_most: int) -> bool:
 def anchor_in_git(experiment_dir: Path) -> dict[str, Any]:
     """Append the anchor of a journal to the git notes of the current commit; push them to protect them."""
     anchor = make_anchor(experiment_dir)
-    done = _git(experiment_dir, "notes", _NOTES, "append", "-m", json.dumps(anchor), "HEAD")
-    if done is None:
+    output = _git(experiment_dir, "notes", _NOTES, "append", "-m", json.dumps(anchor), "HEAD")
+    if output is None:
         raise DataError(f"{experiment_dir}: not in a git repository with a commit. Anchor it in a file instead.")
     return anchor
 
@@ -80,18 +80,18 @@ def check_anchors(
     """
     own_id = experiment_id(experiment_dir)
     lines = [line[:-1] for _, line in complete_lines(ExperimentFiles(experiment_dir).journal)]
-    known, problems = 0, list[str]()
+    n_external, problems = 0, list[str]()
     external = [*_in_git(experiment_dir), *(read_records(file) if file is not None else ()), *witnessed]
     for index, anchor in enumerate((*external, *read_records(workspace_dir() / HEADS))):
         if anchor.get("experiment") != own_id or own_id is None:
             continue
-        known += index < len(external)
+        n_external += index < len(external)
         events = int(anchor.get("events") or 0)
         if events > len(lines):
             problems.append(f"there were {events} events when it was anchored, and there are {len(lines)} now")
         elif events and digest(lines[events - 1]) != anchor.get("head"):
             problems.append(f"event {events} is not the one that was anchored")
-    return known, list(dict.fromkeys(problems))
+    return n_external, list(dict.fromkeys(problems))
 
 
 def _in_git(experiment_dir: Path) -> Iterator[dict[str, Any]]:
@@ -110,9 +110,9 @@ def _in_git(experiment_dir: Path) -> Iterator[dict[str, Any]]:
 def _git(folder: Path, *arguments: str) -> str | None:
     """The output of a git command; None if it fails."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None

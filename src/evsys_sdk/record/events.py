@@ -123,9 +123,9 @@ class Journal:
     def append(self, kind: Kind, **payload: Any) -> str:
         """Add an event; it is on disk when this returns. Returns its id."""
         event_id = os.urandom(6).hex()
-        own = {"format": FORMAT, "id": event_id, "time": time.time(), "kind": str(kind)}
+        fixed = {"format": FORMAT, "id": event_id, "time": time.time(), "kind": str(kind)}
         # Twice: first for the order of the keys, then so that the payload cannot replace these fields.
-        self._file.append_after(lambda last: {**own, **payload, **own, "prev": digest(last)})
+        self._file.append_after(lambda last: {**fixed, **payload, **fixed, "prev": digest(last)})
         return event_id
 
     def close(self) -> None:
@@ -144,10 +144,10 @@ def note_finding(run_dir: Path, *, step: int, finding: str, text: str) -> bool:
     Returns whether no other arm of the experiment has the same finding.
     """
     folder = run_dir.parent
-    known = [
+    findings = [
         event for event in read_events(folder) if event.kind == Kind.DIAGNOSED and event.text("finding") == finding
     ]
-    arms = {event.text("arm") for event in known}
+    arms = {event.text("arm") for event in findings}
     if ExperimentFiles(folder).journal.exists() and run_dir.name not in arms:
         with Journal.of(folder) as journal:
             journal.append(Kind.DIAGNOSED, arm=run_dir.name, step=step, finding=finding, text=text)
@@ -173,8 +173,8 @@ def read_trained_tasks(events: Iterable[Event]) -> dict[str, dict[str, list[str]
     tasks_by_arm: dict[str, dict[str, dict[str, None]]] = {}
     for event in events:
         for benchmark in event.part("tasks") if event.kind == Kind.TRAINED_ON else ():
-            known = tasks_by_arm.setdefault(event.text("arm"), {}).setdefault(benchmark, {})
-            known |= dict.fromkeys(str(task) for task in items(event.part("tasks").get(benchmark)))
+            tasks = tasks_by_arm.setdefault(event.text("arm"), {}).setdefault(benchmark, {})
+            tasks |= dict.fromkeys(str(task) for task in items(event.part("tasks").get(benchmark)))
     return {arm: {name: [*tasks] for name, tasks in benchmarks.items()} for arm, benchmarks in tasks_by_arm.items()}
 
 
@@ -183,11 +183,11 @@ def read_events(experiment_dir: Path) -> Iterator[Event]:
     return map(Event.of, read_records(ExperimentFiles(experiment_dir).journal))
 
 
-_WORTH_KEEPING = 1 << 16
-_MOST_KEPT = 4
-_kept: dict[str, tuple[bytes, list[Event]]] = {}
+_WORTH_CACHING = 1 << 16
+_MOST_CACHED = 4
+_cache: dict[str, tuple[bytes, list[Event]]] = {}
 """Cache of long journals: path -> content and events, most recently used last."""
-_keeping = threading.Lock()
+_cache_lock = threading.Lock()
 
 
 def load_events(experiment_dir: Path) -> list[Event]:
@@ -196,15 +196,15 @@ def load_events(experiment_dir: Path) -> list[Event]:
     content = read_whole(path) or b""
     content = content[: content.rfind(b"\n") + 1]  # the rest is a line that is being written
     # `pop`, so that two threads that read at once never share a list.
-    known, events = _kept.pop(path, (b"", list[Event]()))
-    if not content.startswith(known):  # the file was changed, not only appended to
-        known, events = b"", []
-    events = [*events, *map(Event.of, parse_text(content[len(known) :], path, known.count(b"\n") + 1))]
-    if len(content) >= _WORTH_KEEPING:
-        with _keeping:
-            _kept[path] = (content, events)
-            for oldest in list(_kept)[:-_MOST_KEPT]:
-                _kept.pop(oldest, None)
+    cached, events = _cache.pop(path, (b"", list[Event]()))
+    if not content.startswith(cached):  # the file was changed, not only appended to
+        cached, events = b"", []
+    events = [*events, *map(Event.of, parse_text(content[len(cached) :], path, cached.count(b"\n") + 1))]
+    if len(content) >= _WORTH_CACHING:
+        with _cache_lock:
+            _cache[path] = (content, events)
+            for oldest in list(_cache)[:-_MOST_CACHED]:
+                _cache.pop(oldest, None)
     return [*events]  # a copy, so that callers cannot change the cache
 
 

@@ -96,8 +96,8 @@ def hash_weights(folder: Path, *, without: Collection[str] = ()) -> str | None:
 
     `without` names top-level files and folders to leave out.
     """
-    own = (path for path in folder.rglob("*") if path.relative_to(folder).parts[0] not in without)
-    files = sorted(path for path in own if path.is_file()) if folder.is_dir() else []
+    paths = (path for path in folder.rglob("*") if path.relative_to(folder).parts[0] not in without)
+    files = sorted(path for path in paths if path.is_file()) if folder.is_dir() else []
     whole = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
@@ -117,12 +117,12 @@ def find_replaced_weights(run_dir: Path, events: Iterable[Event], *, only: Path 
 
     Deleted weights are not reported. `only` limits the check to one folder.
     """
-    known: dict[str, list[str]] = {}
+    recorded: dict[str, list[str]] = {}
     for event in events:
         if event.kind in (Kind.SCORED, Kind.ARM_ENDED) and event.text("arm") == run_dir.name:
             for name, sha256 in event.part("weights").items():
-                known.setdefault(name, []).append(text(sha256))
-    for name, hashes in known.items():
+                recorded.setdefault(name, []).append(text(sha256))
+    for name, hashes in recorded.items():
         folder = run_dir / name
         if only is not None and folder.resolve() != only.resolve():
             continue

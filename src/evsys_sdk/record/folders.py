@@ -23,12 +23,12 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 def find_attempts(base: Path) -> dict[int, Path]:
     """The attempts of an experiment by number: folders that have a config."""
-    found = {1: base} if ExperimentFiles(base).config.exists() else {}
+    attempts = {1: base} if ExperimentFiles(base).config.exists() else {}
     for path in base.parent.glob(f"{_escape(base.name)}.*"):
         suffix = path.name.removeprefix(f"{base.name}.")
         if suffix.isdecimal() and ExperimentFiles(path).config.exists():
-            found[int(suffix)] = path
-    return found
+            attempts[int(suffix)] = path
+    return attempts
 
 
 def latest_attempt(base: Path) -> Path | None:
@@ -139,15 +139,15 @@ class RunTimes:
     """Tokens (read and written) and seconds of the scorings after the last step, when no training ran."""
 
 
-def latest_run_times(root: Path, most: int, wanted: Callable[[Object], bool]) -> Iterator[RunTimes]:
-    """The times of the latest runs below a root whose config is `wanted`, newest first, without damaged ones."""
+def latest_run_times(root: Path, most: int, matches: Callable[[Object], bool]) -> Iterator[RunTimes]:
+    """The times of the latest runs below a root whose config `matches`, newest first, without damaged ones."""
     ended = [(mtime(RunFiles(folder).result) or 0.0, folder) for folder in run_folders(root)]
     begun = [(mtime(RunFiles(folder).config) or 0.0, folder) for folder in find_begun(root)]
     for _, folder in sorted([*ended, *begun], reverse=True)[:most]:
         files = RunFiles(folder)
         result = read_object(files.result) if files.result.exists() else None
         config = part(result, "hparams") if result is not None else read_object(files.config)
-        if config and wanted(config):
+        if config and matches(config):
             yield RunTimes(config, result, *_read_times(files))
 
 

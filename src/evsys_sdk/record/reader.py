@@ -25,7 +25,7 @@ from .flat_config import Settings, settings_of
 from .layout import ExperimentFiles, RunFiles
 from .ledger import Tally, read_tally
 from .lock import last_owner, lock_owner
-from .runs import PENDING, STARTED, RunRecord, add_spend, config_runs, is_experiment, plain_spend, tell_runs
+from .runs import PENDING, STARTED, RunRecord, add_spend, config_runs, is_experiment, plain_spend, read_arms
 from .values import UNFINISHED, Note, Object, items, load_object, mtime, part, read_lines, read_object, subfolders, text
 
 _QUIET_S = 900
@@ -183,12 +183,12 @@ class ExperimentRecord:
     @cached_property
     def runs(self) -> list[RunRecord]:
         """Every arm, from the journal; folders are read only for arms without an end in the journal."""
-        return tell_runs(self.folder, self.config or {}, self.events)
+        return read_arms(self.folder, self.config or {}, self.events)
 
     @cached_property
     def runs_on_disk(self) -> list[RunRecord]:
         """Every arm, with the result in its folder."""
-        return tell_runs(self.folder, self.config or {}, self.events, from_files=True)
+        return read_arms(self.folder, self.config or {}, self.events, from_files=True)
 
     @cached_property
     def tally(self) -> Tally:

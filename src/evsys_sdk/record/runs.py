@@ -141,10 +141,10 @@ class RunRecord:
     @property
     def last_metrics(self) -> Object:
         """The last line of a training step; lines of scores are skipped."""
-        own = ("loss", self.measure[0], "empty_batch")
+        names = ("loss", self.measure[0], "empty_batch")
         nothing: Object = {}
         return next(
-            (line for line in last_records(self._metrics_files[0]) if any(name in line for name in own)), nothing
+            (line for line in last_records(self._metrics_files[0]) if any(name in line for name in names)), nothing
         )
 
     @property
@@ -152,14 +152,14 @@ class RunRecord:
         """Mean seconds of its last steps; None if they were not recorded."""
         lines = itertools.islice(last_records(self.files.logs.timing), _RECENT_STEPS)
         timed = [(number(line.get("time/step_s")), number(line.get("time/build_s"))) for line in lines]
-        known = [step + (build or 0.0) for step, build in timed if step is not None]
-        return sum(known) / len(known) if known else None
+        seconds = [step + (build or 0.0) for step, build in timed if step is not None]
+        return sum(seconds) / len(seconds) if seconds else None
 
     @property
     def latest_scores(self) -> dict[str, tuple[int, float]]:
         """The latest step and value of each scored metric, without baselines."""
-        own = (score for score in self.scores if score[2].get("split") != "baseline")
-        ordered = sorted(own, key=lambda score: score[1])
+        scores = (score for score in self.scores if score[2].get("split") != "baseline")
+        ordered = sorted(scores, key=lambda score: score[1])
         latest = {metric: (int(step), number(score.get("value"))) for metric, step, _, score in ordered}
         return {metric: (step, value) for metric, (step, value) in latest.items() if value is not None}
 
@@ -195,14 +195,14 @@ def each_score(lines: Iterable[Object]) -> Iterator[tuple[str, float, Object, Ob
         yield metric, step, line, score
 
 
-def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_files: bool = False) -> list[RunRecord]:
+def read_arms(folder: Path, config: Object, events: Sequence[Event], *, from_files: bool = False) -> list[RunRecord]:
     """Every arm; with `from_files`, results come from the arms' folders even if the journal has them."""
-    known = [text(run.get("name")) for run in config_runs(config)]
+    names = [text(run.get("name")) for run in config_runs(config)]
     ended = {event.text("arm") for event in events if event.kind == Kind.ARM_ENDED}
     # The folders are only listed if the journal has no ended arm.
     folders = [RunFiles(folder / name) for name in sorted(subfolders(folder))] if from_files or not ended else []
     begun = [files.folder.name for files in folders if files.result.exists() or files.starts.exists()]
-    guessed = {name: _guess_run(name, known) for name in begun}
+    guessed = {name: _guess_run(name, names) for name in begun}
     runs = _list_announced(events) or _expand_config(config, guessed)
     for event in events:
         if event.kind == Kind.RESUMED:  # arms that did not complete run again
@@ -210,7 +210,7 @@ def tell_runs(folder: Path, config: Object, events: Sequence[Event], *, from_fil
                 if run["status"] != "completed":
                     run["status"] = PENDING
         elif name := event.text("arm"):  # an arm may be missing in the announcement: racing adds seeds
-            _apply(runs.get(name) or runs.setdefault(name, _guess_run(name, known)), event)
+            _apply(runs.get(name) or runs.setdefault(name, _guess_run(name, names)), event)
     runs |= {name: run for name, run in guessed.items() if name not in runs}
     records = {name: RunRecord(folder, name, **run) for name, run in runs.items()}
     return [run if name in ended and not from_files else _read_folder(run) for name, run in records.items()]
@@ -255,7 +255,7 @@ def _list_announced(events: Sequence[Event]) -> dict[str, Object]:
 
 def _expand_config(config: Object, guessed: Mapping[str, Object]) -> dict[str, Object]:
     """The arms of a config whose journal does not list them, without those that have a folder of another name."""
-    known = {(run["run"], run["seed"]): name for name, run in guessed.items()}
+    folders = {(run["run"], run["seed"]): name for name, run in guessed.items()}
     repeats = int(number(config.get("n_repeats")) or 1)
     runs: dict[str, Object] = {}
     for run in config_runs(config):
@@ -264,15 +264,15 @@ def _expand_config(config: Object, guessed: Mapping[str, Object]) -> dict[str, O
         seed = int(first_seed if first_seed is not None else number(run.get("seed")) or 0)
         for repeat in range(min(repeats, 1000) if name else 0):  # a damaged config must not give millions of arms
             arm = name if repeats == 1 else f"{name}__seed{seed + repeat}"
-            if known.get((name, seed + repeat), arm) == arm:
+            if folders.get((name, seed + repeat), arm) == arm:
                 runs[arm] = _begin(name, seed + repeat)
     return runs
 
 
-def _guess_run(name: str, known: Sequence[str]) -> Object:
+def _guess_run(name: str, names: Sequence[str]) -> Object:
     """The fields of an unannounced arm, by its name, e.g. a seed that racing added."""
     seed = _SEED_SUFFIX.search(name)
-    return _begin(name) if seed is None or name in known else _begin(name[: seed.start()], int(seed[1]))
+    return _begin(name) if seed is None or name in names else _begin(name[: seed.start()], int(seed[1]))
 
 
 def _apply(run: Object, event: Event) -> None:

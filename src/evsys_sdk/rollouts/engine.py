@@ -177,7 +177,7 @@ async def _act(
         problem = f"the agent was stopped after {limits.timeout_s:g} s"
     # An agent may catch the model's error and return a partial conversation, which must not be scored.
     elif recorder.failure is not None and not isinstance(recorder.failure, TruncatedError):
-        raise _Failure(f"the model failed: {_say(recorder.failure)}", recorder.failure)
+        raise _Failure(f"the model failed: {_describe_error(recorder.failure)}", recorder.failure)
     if not recorder.turns:
         raise _Failure(problem or "the agent made no request to the policy")
     try:
@@ -260,12 +260,12 @@ def _blame(what: str) -> Generator[None]:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise _Failure(f"{what}: {_say(error)}", error) from error
+        raise _Failure(f"{what}: {_describe_error(error)}", error) from error
     except BaseException as error:  # Ctrl-C is raised in the main thread
-        raise _Failure(f"{what}: {_say(error)}", error) from error
+        raise _Failure(f"{what}: {_describe_error(error)}", error) from error
 
 
-def _say(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return clean(f"{type(error).__name__}: {error}") if str(error) else type(error).__name__
 
 

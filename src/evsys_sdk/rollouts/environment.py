@@ -107,9 +107,9 @@ async def upload_dir(environment: Environment, source: Path, target: str) -> Non
             await environment.write_file(inside, path.read_bytes())
             if path.stat().st_mode & 0o100:
                 finish.append(f"chmod +x {quoted}")
-    done = await environment.exec("set -e\n" + "\n".join(finish))
-    if done.exit_code:
-        raise EnvironmentFileError(f"{source}: could not be copied to {target}: {done.stderr.strip()}")
+    result = await environment.exec("set -e\n" + "\n".join(finish))
+    if result.exit_code:
+        raise EnvironmentFileError(f"{source}: could not be copied to {target}: {result.stderr.strip()}")
 
 
 class NoEnvironment:

@@ -43,7 +43,7 @@ class Diagnosis(Callback):
 
     name = "diagnosis"
     _info: RunInfo | None = None
-    _said: dict[str, str] = field(default_factory=dict[str, str])
+    _sentences: dict[str, str] = field(default_factory=dict[str, str])
     """Finding -> its sentence."""
     _first: list[StepSummary] = field(default_factory=list[StepSummary])
     _last: list[StepSummary] = field(default_factory=list[StepSummary])
@@ -93,11 +93,11 @@ class Diagnosis(Callback):
         self._check_length()
 
     def findings(self) -> list[str]:
-        return list(self._said.values())
+        return list(self._sentences.values())
 
     def state(self) -> dict[str, Any]:
         return {
-            "said": self._said,
+            "said": self._sentences,
             "first": [asdict(summary) for summary in self._first],
             "last": [asdict(summary) for summary in self._last],
             "best": self._best,
@@ -109,9 +109,9 @@ class Diagnosis(Callback):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._said = dict(state["said"])
-        self._first = [StepSummary(**one) for one in state["first"]]
-        self._last = [StepSummary(**one) for one in state["last"]]
+        self._sentences = dict(state["said"])
+        self._first = [StepSummary(**summary) for summary in state["first"]]
+        self._last = [StepSummary(**summary) for summary in state["last"]]
         self._best, self._worse_for = list(state["best"]), int(state["worse_for"])
         self._changes = (int(state["changes"][0]), float(state["changes"][1]))
         self._saturation.restore(state.get("saturation", {}))
@@ -170,9 +170,9 @@ class Diagnosis(Callback):
             )
 
     def _report(self, finding: str, text: str) -> None:
-        if finding in self._said:
+        if finding in self._sentences:
             return
-        self._said[finding] = text
+        self._sentences[finding] = text
         step = self._last[-1].step if self._last else 0
         is_new = self._info is None or note_finding(self._info.run_dir, step=step, finding=finding, text=text)
         get_logger(__name__).log(WARNING if is_new else INFO, "%s", text)

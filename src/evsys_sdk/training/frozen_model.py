@@ -292,11 +292,11 @@ def check_options(call: str, options: Mapping[str, Any], known: type) -> None:
         raise BackendError(f"{call}() has no option {unknown!r}. {hint}")
 
 
-def _several(given: Any, what: str) -> Sequence[Any]:
-    """`given` if it is a list; a single text or mapping would be iterated by mistake."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise DataError(f"{what} must be a list (got {show(cast('Any', given))}). Write [...] around a single one.")
-    return cast("Sequence[Any]", given)
+def _several(value: Any, what: str) -> Sequence[Any]:
+    """`value` if it is a list; a single text or mapping would be iterated by mistake."""
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        raise DataError(f"{what} must be a list (got {show(cast('Any', value))}). Write [...] around a single one.")
+    return cast("Sequence[Any]", value)
 
 
 def _is_tokens(prompt: Any) -> bool:

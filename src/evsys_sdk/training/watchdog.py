@@ -31,8 +31,8 @@ class Watchdog:
     def state(self) -> dict[str, float]:
         """State for `restore` on resume."""
         # JSON has no infinity, the initial best loss.
-        found = {"exploded": self._exploded, "empty": self._empty}
-        return found | ({"best": self._best} if math.isfinite(self._best) else {})
+        values = {"exploded": self._exploded, "empty": self._empty}
+        return values | ({"best": self._best} if math.isfinite(self._best) else {})
 
     def restore(self, state: Mapping[str, float]) -> None:
         """Continue from a saved state."""

@@ -90,8 +90,8 @@ def list_(as_json: bool) -> None:
     stores: list[dict[str, Any]] = []
     for name in names:
         rounds = read_rounds(name)
-        taken = sum(round["taken"] for round in rounds)
-        stores.append({"name": name, "traces": len(TraceStore(name).ids()), "rounds": len(rounds), "taken": taken})
+        used = sum(round["taken"] for round in rounds)
+        stores.append({"name": name, "traces": len(TraceStore(name).ids()), "rounds": len(rounds), "taken": used})
     rows = [(store["name"], store["traces"], store["rounds"], store["traces"] - store["taken"]) for store in stores]
     nothing = "There are no traces yet. Add some with: evsys traces import FILE --name NAME"
     emit(stores, as_json, lambda: click.echo(table(("store", "traces", "rounds", "new"), rows) if rows else nothing))
@@ -109,16 +109,16 @@ def seal(name: str, share: float, min_reward: float | None, verifier: str, as_js
     from ...registry import get_verifier
 
     get_verifier(verifier)  # refuse an unknown verifier before sealing
-    made = seal_round(name, share=share, min_reward=min_reward, verifier=verifier)
+    sealed = seal_round(name, share=share, min_reward=min_reward, verifier=verifier)
 
     def render() -> None:
-        click.echo(f"round {made.number} of {name}: {made.taken} new traces")
-        click.echo(f"  dataset    {made.dataset}  {made.rows} rows")
-        click.echo(f"  benchmark  {made.benchmark}  {made.tasks} tasks")
-        for reason, count in made.left_out.items():
+        click.echo(f"round {sealed.number} of {name}: {sealed.taken} new traces")
+        click.echo(f"  dataset    {sealed.dataset}  {sealed.rows} rows")
+        click.echo(f"  benchmark  {sealed.benchmark}  {sealed.tasks} tasks")
+        for reason, count in sealed.left_out.items():
             click.echo(f"  left out   {count}: {reason}")
 
-    emit(made.to_dict(), as_json, render)
+    emit(sealed.to_dict(), as_json, render)
 
 
 def read_rules(feedback: tuple[str, ...]) -> list[RewardRule]:

@@ -37,8 +37,8 @@ def _list_verb(kind: Kind) -> click.Command:
         from ...data.workspace.inventory import as_json as to_json
         from ...data.workspace.workspace import Workspace
 
-        found = Workspace().list(kind, derived=derived)
-        emit([to_json(listing) for listing in found], as_json, lambda: _print_list(kind, found))
+        listings = Workspace().list(kind, derived=derived)
+        emit([to_json(listing) for listing in listings], as_json, lambda: _print_list(kind, listings))
 
     return list_
 
@@ -62,8 +62,8 @@ def _show_verb(kind: Kind) -> click.Command:
         if Path(ref).exists() or kind_of(ref):
             _show_profile(Path(ref), model, split, as_json)
             return
-        found = Workspace().show(kind, ref, rows=rows)
-        emit(to_json(found), as_json, lambda: _print_shown(found))
+        shown = Workspace().show(kind, ref, rows=rows)
+        emit(to_json(shown), as_json, lambda: _print_shown(shown))
 
     return show
 
@@ -130,13 +130,13 @@ def _verify_verb(kind: Kind) -> click.Command:
     return verify
 
 
-def _print_list(kind: Kind, found: Sequence[Listing]) -> None:
-    if not found:
+def _print_list(kind: Kind, listings: Sequence[Listing]) -> None:
+    if not listings:
         click.echo(f"No {kind}s yet. Add one with: evsys {kind} add PATH --name NAME")
         return
     headers = ("name", "version", "split", "id", "rows", "format", "size", "where")
-    click.echo(table(headers, [_cells(listing) for listing in found]))
-    for listing in found:
+    click.echo(table(headers, [_cells(listing) for listing in listings]))
+    for listing in listings:
         if listing.problem:
             click.echo(f"\n{listing.name}@v{listing.version}:{listing.split}: {listing.problem}")
 
@@ -159,10 +159,10 @@ def _cells(listing: Listing) -> tuple[object, ...]:
     )
 
 
-def _print_shown(found: Shown) -> None:
+def _print_shown(shown: Shown) -> None:
     import json
 
-    listing, manifest = found.listing, found.manifest
+    listing, manifest = shown.listing, shown.manifest
     facts: dict[str, object] = {
         "name": listing.name,
         "version": f"v{listing.version}",
@@ -172,7 +172,7 @@ def _print_shown(found: Shown) -> None:
         "format": listing.format,
         "size": None if listing.bytes is None else _size(listing.bytes),
         "where": listing.where,
-        "file": found.location,
+        "file": shown.location,
         "problem": listing.problem,
     }
     if manifest is not None:
@@ -187,7 +187,7 @@ def _print_shown(found: Shown) -> None:
     for key, value in facts.items():
         if value not in (None, ""):
             click.echo(f"{key}: {value}")
-    for number, row in enumerate(found.preview, 1):
+    for number, row in enumerate(shown.preview, 1):
         click.echo(f"\nrow {number}:\n{json.dumps(row, ensure_ascii=False, indent=2)}")
 
 
@@ -236,42 +236,42 @@ def _show_profile(path: Path, model: str | None, split: str, as_json: bool) -> N
         reason = bad.report() if bad.count else f"{path}: the file has no rows. Check its path"
         raise DataError(f"{reason}.")
     unreadable = f"{bad.report()}." if bad.count else ""
-    found = profile_rows(
+    profile = profile_rows(
         rows, source=str(path), count_tokens=lambda text: len(tokenizer.encode(text)), unreadable=unreadable
     )
-    emit({**asdict(found), "length_unit": unit}, as_json, lambda: _print_profile(found, unit))
+    emit({**asdict(profile), "length_unit": unit}, as_json, lambda: _print_profile(profile, unit))
 
 
-def _print_profile(found: DatasetProfile, unit: str) -> None:
+def _print_profile(profile: DatasetProfile, unit: str) -> None:
     import textwrap
 
     from ...config.yaml_write import write_yaml
 
     width = terminal_width()
-    what = "" if found.format == "unknown" else f", {found.format}"
-    first = "" if found.complete else "the first "
-    _title(f"{found.source}: {first}{found.rows} rows, {len(found.columns)} columns{what}", above=False)
+    what = "" if profile.format == "unknown" else f", {profile.format}"
+    first = "" if profile.complete else "the first "
+    _title(f"{profile.source}: {first}{profile.rows} rows, {len(profile.columns)} columns{what}", above=False)
     click.echo(
-        fit_table(("column", "filled", "distinct", "labels"), [_column_cells(column) for column in found.columns])
+        fit_table(("column", "filled", "distinct", "labels"), [_column_cells(column) for column in profile.columns])
     )
-    if found.lengths:
+    if profile.lengths:
         _title(f"Length in {unit}")
         heads = ("", "shortest", "median", "95 %", "longest")
-        lengths = found.lengths.items()
-        cells = [(side, one.shortest, one.median, one.percentile_95, one.longest) for side, one in lengths]
+        lengths = profile.lengths.items()
+        cells = [(side, stats.shortest, stats.median, stats.percentile_95, stats.longest) for side, stats in lengths]
         click.echo(fit_table(heads, cells))
-        for end, one in found.examples.items():
-            line = f"{end} (row {one['row']}): {one['prompt']!r} -> {one['answer']!r}"
+        for end, example in profile.examples.items():
+            line = f"{end} (row {example['row']}): {example['prompt']!r} -> {example['answer']!r}"
             click.echo(printable(clip(line, width)))
-    _title("Problems" if found.problems else "No problems found: no nulls, duplicates or spellings of one label.")
-    for problem in found.problems:
+    _title("Problems" if profile.problems else "No problems found: no nulls, duplicates or spellings of one label.")
+    for problem in profile.problems:
         click.echo(
             printable(
                 textwrap.fill(problem, width, initial_indent="- ", subsequent_indent="  ", break_long_words=False)
             )
         )
     _title("Data block to paste into a run")
-    click.echo(write_yaml({"data": dict(found.suggestion)}).rstrip())
+    click.echo(write_yaml({"data": dict(profile.suggestion)}).rstrip())
 
 
 def _column_cells(column: ColumnProfile) -> tuple[object, ...]:
@@ -312,13 +312,13 @@ def upload_verb(kind: Kind) -> click.Command:
             rows = pull(id=manifest.id)
         uploaded = upload_rows(connection, kind, rows)
         # The dashboard numbers versions itself, so the same rows may have another id there.
-        own = content_id(kind, name=rows.name, version=rows.version, split=rows.split, sha256=rows.manifest.sha256)
+        local_id = content_id(kind, name=rows.name, version=rows.version, split=rows.split, sha256=rows.manifest.sha256)
 
         def render() -> None:
             verb = "uploaded" if uploaded["uploaded"] else "already there:"
             name = f"{uploaded['name']}@v{uploaded['version']}:{uploaded['split']}"
             click.echo(f"{verb} {kind} {name}, {uploaded['rows']} rows")
-            click.echo(f"id: {uploaded['id']}" + ("" if uploaded["id"] == own else f" (here it is {own})"))
+            click.echo(f"id: {uploaded['id']}" + ("" if uploaded["id"] == local_id else f" (here it is {local_id})"))
 
         emit(uploaded, as_json, render)
 

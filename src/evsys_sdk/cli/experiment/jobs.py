@@ -268,16 +268,18 @@ def alerts(watch: bool, test: bool, as_json: bool) -> int:
     if watch:
         watch_alerts()
         return 0
-    made, left = (send_test(config), 0) if test else send_due(config)
-    found = {"deliveries": [one.to_dict() for one in made], "due": left}
-    emit(found, as_json, lambda: _render_deliveries(made, left))
-    return 2 if any(one.problem for one in made) else 0
+    deliveries, left = (send_test(config), 0) if test else send_due(config)
+    answer = {"deliveries": [delivery.to_dict() for delivery in deliveries], "due": left}
+    emit(answer, as_json, lambda: _render_deliveries(deliveries, left))
+    return 2 if any(delivery.problem for delivery in deliveries) else 0
 
 
-def _render_deliveries(made: list[Delivery], left: int) -> None:
-    for one in made:
-        click.echo(f"{one.target}  {one.item.experiment}: {one.item.what}: {one.problem or 'delivered'}")
+def _render_deliveries(deliveries: list[Delivery], left: int) -> None:
+    for delivery in deliveries:
+        click.echo(
+            f"{delivery.target}  {delivery.item.experiment}: {delivery.item.what}: {delivery.problem or 'delivered'}"
+        )
     if left:
         click.echo(f"{left} alerts wait for the next attempt or the rate limit.")
-    if not made and not left:
+    if not deliveries and not left:
         click.echo("Nothing to send.")

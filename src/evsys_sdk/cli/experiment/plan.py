@@ -71,8 +71,8 @@ def _verdict(name: str, limit: LimitPlan) -> str:
     from ...spend.ledger import amount
 
     unit = name.rpartition(".")[2]
-    whose = "each arm's own budget" if name.startswith("per_arm.") else "budget"
-    head = f"{whose} of {amount(unit, limit.limit)} {unit}"
+    owner = "each arm's own budget" if name.startswith("per_arm.") else "budget"
+    head = f"{owner} of {amount(unit, limit.limit)} {unit}"
     if limit.needed is None:
         return f"{head}: not known whether it lasts"
     needed = f"at most {amount(unit, limit.needed)}"

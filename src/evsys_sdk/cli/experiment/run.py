@@ -156,9 +156,9 @@ def _build_watched(config: ExperimentConfig) -> Experiment:
     from ...observers.progress.text import is_live_terminal
     from ...registry import get_callback
 
-    own = any(spec.kind == "print_progress" for spec in config.callbacks)
-    by_arm = [] if own else [get_callback("print_progress")]
-    if is_live_terminal() and not own:
+    has_progress = any(spec.kind == "print_progress" for spec in config.callbacks)
+    by_arm = [] if has_progress else [get_callback("print_progress")]
+    if is_live_terminal() and not has_progress:
         from ...observers.progress.board import watch_live
 
         return Experiment(config, watch=watch_live, checked=True)
@@ -253,5 +253,5 @@ def _headline(run: RunResult) -> dict[str, str]:
     scores = sorted(
         name for name in run.metrics if name.startswith(_SCORES) and not name.endswith(("/stderr", "/tasks"))
     )
-    wanted = ["steps", measure, *(name for name in scores if "=" not in name)]  # without breakdowns
-    return {name: f"{run.metrics[name]:.4g}" for name in wanted if name in run.metrics}
+    names = ["steps", measure, *(name for name in scores if "=" not in name)]  # without breakdowns
+    return {name: f"{run.metrics[name]:.4g}" for name in names if name in run.metrics}

@@ -47,9 +47,9 @@ def new(name: str, as_json: bool, **terms: Any) -> None:
 
     if terms["portfolio"] is not None:
         Portfolio.load(name, terms["portfolio"])
-    made = open_campaign(name, Terms(**terms))
+    campaign = open_campaign(name, Terms(**terms))
     report_campaign(name)
-    emit({"name": made.name, "tag": made.tag}, as_json, lambda: _tell_next(made))
+    emit({"name": campaign.name, "tag": campaign.tag}, as_json, lambda: _render_commands(campaign))
 
 
 @campaign.command("list")
@@ -60,9 +60,15 @@ def list_(as_json: bool) -> None:
     from ...history.campaigns.progress import measure_progress
     from ...record.project_files.journals import list_campaigns
 
-    found = [(one := load_campaign(name), measure_progress(one)) for name in list_campaigns()]
-    answer = [{"name": one.name, "question": one.terms.question, "state": progress.state} for one, progress in found]
-    rows = [(one.name, progress.state, len(progress.experiments), one.terms.question) for one, progress in found]
+    campaigns = [(campaign := load_campaign(name), measure_progress(campaign)) for name in list_campaigns()]
+    answer = [
+        {"name": campaign.name, "question": campaign.terms.question, "state": progress.state}
+        for campaign, progress in campaigns
+    ]
+    rows = [
+        (campaign.name, progress.state, len(progress.experiments), campaign.terms.question)
+        for campaign, progress in campaigns
+    ]
     shown = fit_table(("campaign", "state", "experiments", "question"), rows, whole=("campaign",))
     emit(
         answer, as_json, lambda: click.echo(shown if rows else "No campaigns here. Start one with: evsys campaign new")
@@ -81,9 +87,9 @@ def show(name: str, as_json: bool) -> None:
     from ...history.campaigns.progress import measure_progress
     from ...loop.page import describe_campaign
 
-    found = load_campaign(name)
-    progress = measure_progress(found)
-    emit(describe_campaign(name), as_json, lambda: _render(found, progress))
+    campaign = load_campaign(name)
+    progress = measure_progress(campaign)
+    emit(describe_campaign(name), as_json, lambda: _render(campaign, progress))
 
 
 @campaign.command("run")
@@ -133,9 +139,9 @@ def next_(name: str, family: str | None, confirm: bool, because: str, by: str, a
     if family is None and (confirm or because):
         raise click.UsageError("--confirm and --because go with --family.")
     driver = Driver(name)
-    found = driver.next() if family is None else driver.overrule(family, because, confirm=confirm, by=by)
+    decision = driver.next() if family is None else driver.overrule(family, because, confirm=confirm, by=by)
     command = f"evsys campaign run {name} --steps 1"
-    emit({**found.to_dict(), "command": command}, as_json, lambda: _render_next(found, command))
+    emit({**decision.to_dict(), "command": command}, as_json, lambda: _render_next(decision, command))
 
 
 @campaign.command()
@@ -147,9 +153,9 @@ def propose(name: str, text: str, by: str, as_json: bool) -> None:
     """Add a candidate to the campaign NAME: what to try, and why."""
     from ...history.campaigns.campaign import propose as add_candidate
 
-    made = add_candidate(name, text, by=by)
+    candidate = add_candidate(name, text, by=by)
     report_campaign(name)
-    emit({"candidate": made.number}, as_json, lambda: click.echo(f"candidate {made.number} of {name}"))
+    emit({"candidate": candidate.number}, as_json, lambda: click.echo(f"candidate {candidate.number} of {name}"))
 
 
 @campaign.command()
@@ -162,10 +168,14 @@ def take(name: str, candidate: int, by: str, minutes: float, as_json: bool) -> N
     """Lease CANDIDATE of the campaign NAME: no other agent tries it."""
     from ...history.campaigns.campaign import take as take_candidate
 
-    one = take_candidate(name, candidate, by=by, minutes=minutes)
+    leased = take_candidate(name, candidate, by=by, minutes=minutes)
     report_campaign(name)
-    answer = {"candidate": one.number, "text": one.text, "by": by, "until": one.taken_until}
-    emit(answer, as_json, lambda: click.echo(f"candidate {one.number} is yours for {minutes:g} minutes: {one.text}"))
+    answer = {"candidate": leased.number, "text": leased.text, "by": by, "until": leased.taken_until}
+    emit(
+        answer,
+        as_json,
+        lambda: click.echo(f"candidate {leased.number} is yours for {minutes:g} minutes: {leased.text}"),
+    )
 
 
 @campaign.command()
@@ -202,53 +212,56 @@ def _describe_step(step: CampaignStep) -> str:
     return hang(f"{step.action:<8} {step.family:<14} ", f"{step.reason}{outcome}")
 
 
-def _render_next(found: CampaignDecision, command: str) -> None:
-    click.secho(f"{found.action} {found.family}".strip(), bold=True)
-    click.echo(found.reason)
-    rows = [(name, f"{one.mean:.3g}", f"{one.low:.3g} to {one.high:.3g}") for name, one in found.forecasts.items()]
+def _render_next(decision: CampaignDecision, command: str) -> None:
+    click.secho(f"{decision.action} {decision.family}".strip(), bold=True)
+    click.echo(decision.reason)
+    rows = [
+        (name, f"{prediction.mean:.3g}", f"{prediction.low:.3g} to {prediction.high:.3g}")
+        for name, prediction in decision.forecasts.items()
+    ]
     if rows:
         click.echo(table(("family", "forecast", "90 %"), rows))
-    if found.action != "stop":
+    if decision.action != "stop":
         click.echo(f"next: {command}", err=True)
 
 
-def _tell_next(made: Campaign) -> None:
-    click.echo(f"campaign '{made.name}': {made.terms.question}")
-    if made.terms.portfolio:
-        click.echo(f"  evsys campaign run {made.name}")
-    click.echo(f"  evsys new-experiment SLUG --campaign {made.name}")
-    click.echo(f"  evsys campaign show {made.name}")
+def _render_commands(campaign: Campaign) -> None:
+    click.echo(f"campaign '{campaign.name}': {campaign.terms.question}")
+    if campaign.terms.portfolio:
+        click.echo(f"  evsys campaign run {campaign.name}")
+    click.echo(f"  evsys new-experiment SLUG --campaign {campaign.name}")
+    click.echo(f"  evsys campaign show {campaign.name}")
 
 
-def _render(found: Campaign, progress: CampaignProgress) -> None:
-    click.secho(f"{found.name}: {progress.state}, {progress.why}", bold=True)
-    click.echo(found.terms.question)
-    for name, rest in progress.left.items():
+def _render(campaign: Campaign, progress: CampaignProgress) -> None:
+    click.secho(f"{campaign.name}: {progress.state}, {progress.why}", bold=True)
+    click.echo(campaign.terms.question)
+    for name, left in progress.left.items():
         spent = progress.spent[name]
-        click.echo(f"{name}: {spent:,.4g} of {spent + rest:,.4g}, {rest:,.4g} left")
+        click.echo(f"{name}: {spent:,.4g} of {spent + left:,.4g}, {left:,.4g} left")
     if progress.experiments:
         rows = [
             (
-                one.id,
-                one.status,
-                one.verdict or "-",
-                "-" if one.best_score is None else f"{one.best_score:.4g}",
-                one.hypothesis,
+                experiment.id,
+                experiment.status,
+                experiment.verdict or "-",
+                "-" if experiment.best_score is None else f"{experiment.best_score:.4g}",
+                experiment.hypothesis,
             )
-            for one in progress.experiments
+            for experiment in progress.experiments
         ]
         click.echo(table(("experiment", "status", "verdict", "score", "claim"), rows))
     if progress.best is not None:
         click.echo(f"best: {progress.best.id}, {progress.best.metric} {progress.best.best_score:.4g}")
     now = time.time()
-    for one in found.candidates:
-        holder = one.holder(now)
-        click.echo(f"candidate {one.number}{f' (taken by {holder})' if holder else ''}: {one.text}")
-    for event in found.decisions:
+    for candidate in campaign.candidates:
+        holder = candidate.holder(now)
+        click.echo(f"candidate {candidate.number}{f' (taken by {holder})' if holder else ''}: {candidate.text}")
+    for event in campaign.decisions:
         by = "" if event.text("by") in ("", "policy") else f" (by {event.text('by')})"
         step = f"{event.text('action')} {event.text('family')}".strip()
         click.echo(f"{step}{by}: {event.text('reason')}")
     for text in progress.suggestions:
         click.echo(f"suggested: {text}")
-    for one in found.approvals.values():
-        click.echo(f"{one.state}: {one.subject}{f' by {one.by}' if one.by else ''}")
+    for approval in campaign.approvals.values():
+        click.echo(f"{approval.state}: {approval.subject}{f' by {approval.by}' if approval.by else ''}")

@@ -119,12 +119,13 @@ def list_(name: str | None, as_json: bool) -> None:
     """List all deployments, oldest first, with their state."""
     from ...deploy.deployments import Deployments
 
-    known = Deployments.read()
-    chosen = [deployment for deployment in known.all if name in (None, deployment.name)]
+    deployments = Deployments.read()
+    chosen = [deployment for deployment in deployments.all if name in (None, deployment.name)]
     answer = [
-        {**deployment.to_dict(), "live": known.live.get(deployment.name) == deployment.id} for deployment in chosen
+        {**deployment.to_dict(), "live": deployments.live.get(deployment.name) == deployment.id}
+        for deployment in chosen
     ]
-    emit(answer, as_json, lambda: _list(known, chosen))
+    emit(answer, as_json, lambda: _list(deployments, chosen))
 
 
 @deployments.command()
@@ -136,15 +137,15 @@ def show(deployment: str, as_json: bool) -> None:
     from ...deploy.ship import check_whole
     from ...errors import DataError
 
-    known = Deployments.read()
-    found = known.find(deployment)
+    deployments = Deployments.read()
+    shipped = deployments.find(deployment)
     try:
-        check_whole(found)
+        check_whole(shipped)
         damage = ""
     except DataError as error:
         damage = str(error)
-    answer = {**found.to_dict(), "live": known.live.get(found.name) == found.id, "damage": damage or None}
-    emit(answer, as_json, lambda: _show(found, answer, _state(known, found)))
+    answer = {**shipped.to_dict(), "live": deployments.live.get(shipped.name) == shipped.id, "damage": damage or None}
+    emit(answer, as_json, lambda: _show(shipped, answer, _state(deployments, shipped)))
     if damage:
         click.get_current_context().exit(2)
 
@@ -166,14 +167,14 @@ def rollback(name: str, to: str | None, to_nothing: bool, reason: str, as_json: 
     )
 
 
-def _list(known: Deployments, chosen: list[Deployment]) -> None:
+def _list(deployments: Deployments, chosen: list[Deployment]) -> None:
     if not chosen:
         click.echo("No deployments yet. Make one with: evsys deploy RUN --to KIND")
         return
     rows = [
         (
             deployment.id,
-            _state(known, deployment),
+            _state(deployments, deployment),
             deployment.kind,
             f"{deployment.source.get('experiment')}/{deployment.source.get('arm')}",
             deployment.gate[:8] or "-",
@@ -184,21 +185,21 @@ def _list(known: Deployments, chosen: list[Deployment]) -> None:
     click.echo(table(("deployment", "state", "kind", "from", "gate", "when"), rows))
 
 
-def _show(found: Deployment, answer: Mapping[str, Any], state: str) -> None:
-    source = found.source
-    click.secho(f"{found.id} ({found.kind}){', ' + state if state else ''}", bold=True)
+def _show(deployment: Deployment, answer: Mapping[str, Any], state: str) -> None:
+    source = deployment.source
+    click.secho(f"{deployment.id} ({deployment.kind}){', ' + state if state else ''}", bold=True)
     facts = {
-        "where": found.location,
+        "where": deployment.location,
         "from": source.get("path"),
         "arm": f"{source.get('arm')}, checkpoint {source.get('checkpoint')}",
         "base_model": source.get("base_model"),
         "verdict": source.get("summary") or source.get("verdict"),
-        "gate": found.gate or "none",
-        **found.facts,
-        "files": f"{len(found.files)}, {answer['damage'] or 'all unchanged'}",
+        "gate": deployment.gate or "none",
+        **deployment.facts,
+        "files": f"{len(deployment.files)}, {answer['damage'] or 'all unchanged'}",
     }
     click.echo(fields(facts.items()))
 
 
-def _state(known: Deployments, deployment: Deployment) -> str:
-    return "live" if known.live.get(deployment.name) == deployment.id else ""
+def _state(deployments: Deployments, deployment: Deployment) -> str:
+    return "live" if deployments.live.get(deployment.name) == deployment.id else ""

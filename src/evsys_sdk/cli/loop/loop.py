@@ -167,13 +167,13 @@ def run_trigger(system: str, scaffold: bool, as_json: bool) -> None:
     answer: dict[str, Any] = {**decision.to_dict(), "dataset": None, "experiment": None}
     if scaffold and decision.learn:
         number, path = running.scaffold_round()
-        made = running.rounds()[number - 1].sealed
-        answer |= {"dataset": made["dataset"], "experiment": str(path)}
+        sealed = running.rounds()[number - 1].sealed
+        answer |= {"dataset": sealed["dataset"], "experiment": str(path)}
 
     def render() -> None:
         click.secho("Learn." if decision.learn else "Do not learn.", bold=True)
         marks = {True: "+", False: "-", None: "·"}
-        click.echo(fields((f"{marks[one.votes]} {one.rule}", one.text) for one in decision.why))
+        click.echo(fields((f"{marks[reason.votes]} {reason.rule}", reason.text) for reason in decision.why))
         if answer["experiment"]:
             click.echo(f"  dataset {answer['dataset']}\n  evsys run {answer['experiment']}")
 

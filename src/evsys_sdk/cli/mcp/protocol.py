@@ -119,10 +119,10 @@ class McpServer:
     def _answer(self, method: str, params: Json) -> Json:
         match method:
             case "initialize":
-                wanted: Any = params.get("protocolVersion")
+                version: Any = params.get("protocolVersion")
                 return {
                     # For an unknown version ours, and the client decides whether to continue.
-                    "protocolVersion": wanted if wanted in VERSIONS else VERSIONS[0],
+                    "protocolVersion": version if version in VERSIONS else VERSIONS[0],
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": "evsys", "version": __version__},
                 }
@@ -178,22 +178,22 @@ def _check(tool: Tool, arguments: Any) -> Json:
     """The arguments of a tool; ToolError with all their problems."""
     if not isinstance(arguments, dict):
         raise ToolError(f"{tool.name}: arguments should be an object.")
-    given, wrong = cast("Json", arguments), list[str]()
-    for name in given:
+    checked, problems = cast("Json", arguments), list[str]()
+    for name in checked:
         if name not in tool.properties:
-            wrong.append(f"unknown argument '{name[:40]}' (known: {', '.join(tool.properties) or 'none'})")
-    wrong += [f"'{name}' is missing" for name in tool.required if name not in given]
+            problems.append(f"unknown argument '{name[:40]}' (known: {', '.join(tool.properties) or 'none'})")
+    problems += [f"'{name}' is missing" for name in tool.required if name not in checked]
     for name, schema in tool.properties.items():
-        if name in given and (reason := _mismatch(given[name], schema)):
-            wrong.append(f"'{name}' {reason}")
-    if wrong:
-        raise ToolError(f"{tool.name}: {'; '.join(wrong)}.")
-    return given
+        if name in checked and (reason := _mismatch(checked[name], schema)):
+            problems.append(f"'{name}' {reason}")
+    if problems:
+        raise ToolError(f"{tool.name}: {'; '.join(problems)}.")
+    return checked
 
 
 def _mismatch(value: Any, schema: Json) -> str:
-    wanted = _TYPES[schema["type"]]
-    if isinstance(value, bool) or not isinstance(value, wanted):
+    expected = _TYPES[schema["type"]]
+    if isinstance(value, bool) or not isinstance(value, expected):
         return f"should be of type {schema['type']}"
     if "enum" in schema and value not in schema["enum"]:
         return f"should be one of {', '.join(schema['enum'])}"

@@ -19,23 +19,23 @@ _CONFIG: Final[Json] = {"type": "string", "description": "Path of the YAML file.
 # Values of a model come after `--` or in one word with their option, so that they are never read as options.
 
 
-def _options(given: Json, *names: str) -> list[str]:
-    return [f"--{name}={given[name]}" for name in names if given.get(name)]
+def _options(arguments: Json, *names: str) -> list[str]:
+    return [f"--{name}={arguments[name]}" for name in names if arguments.get(name)]
 
 
-def _tell_context(call: ToolInvocation, given: Json) -> Any:
-    budget = f"--budget-tokens={given.get('budget_tokens', 2000)}"
-    return call.evsys("context", "--json", budget, *_options(given, "goal"))
+def _get_context(call: ToolInvocation, arguments: Json) -> Any:
+    budget = f"--budget-tokens={arguments.get('budget_tokens', 2000)}"
+    return call.evsys("context", "--json", budget, *_options(arguments, "goal"))
 
 
-def _list_experiments(call: ToolInvocation, given: Json) -> Any:
-    options = _options({"limit": 20, **given}, "limit", "status", "verdict", "search")
+def _list_experiments(call: ToolInvocation, arguments: Json) -> Any:
+    options = _options({"limit": 20, **arguments}, "limit", "status", "verdict", "search")
     return shorten(call.evsys("history", "--json", *options))
 
 
-def _get_experiment(call: ToolInvocation, given: Json) -> Any:
+def _get_experiment(call: ToolInvocation, arguments: Json) -> Any:
     """`evsys show` without empty fields and parts that repeat the conclusion, to keep the answer short."""
-    shown = call.evsys("show", "--json", "--", given["experiment"])
+    shown = call.evsys("show", "--json", "--", arguments["experiment"])
     for arm in shown["arms"]:
         arm["metrics"] = {name: value for name, value in arm["metrics"].items() if _is_score(name)}
     for key in ("config_sha256", "artifacts", "checkpoints"):
@@ -56,26 +56,26 @@ def _without_empty(value: Any) -> Any:
     return [_without_empty(entry) for entry in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
-def _tell_schema(call: ToolInvocation, given: Json) -> Any:
-    if given.get("name"):
-        if not given.get("kind"):
+def _get_schema(call: ToolInvocation, arguments: Json) -> Any:
+    if arguments.get("name"):
+        if not arguments.get("kind"):
             raise ToolError("schema: a name needs its kind, e.g. kind: algorithm, name: sft.")
-        return call.evsys("schema", "--json", "--", given["kind"], given["name"])
-    return shorten(call.evsys("list", "--json", "--", *([given["kind"]] if given.get("kind") else [])))
+        return call.evsys("schema", "--json", "--", arguments["kind"], arguments["name"])
+    return shorten(call.evsys("list", "--json", "--", *([arguments["kind"]] if arguments.get("kind") else [])))
 
 
-def _config_of(given: Json) -> str:
+def _config_of(arguments: Json) -> str:
     """The path of a config in this project. Other files are refused, because error messages quote their content."""
-    path, root = Path(given["config"]), project_root()
+    path, root = Path(arguments["config"]), project_root()
     real = path.resolve()
     if real.suffix not in (".yaml", ".yml", ".json") or not real.is_relative_to(root):
         raise ToolError(f"config: '{path}' is no YAML file of this project ({root}). Give one that is.")
     return str(path)
 
 
-def _validate(call: ToolInvocation, given: Json) -> Any:
+def _validate(call: ToolInvocation, arguments: Json) -> Any:
     """The plan with its hash, or all problems of the config."""
-    config = _config_of(given)
+    config = _config_of(arguments)
     try:
         plan = call.evsys("plan", "--json", "--", config)
     except ToolError:
@@ -84,43 +84,43 @@ def _validate(call: ToolInvocation, given: Json) -> Any:
     return shorten({"ok": True, "plan_hash": plan.pop("hash"), "plan": plan})
 
 
-def _launch(call: ToolInvocation, given: Json) -> Any:
-    options = ["--detach", "--json", "--quiet", f"--plan={given['plan_hash']}"]
-    return call.evsys("run", *options, "--", _config_of(given))
+def _launch(call: ToolInvocation, arguments: Json) -> Any:
+    options = ["--detach", "--json", "--quiet", f"--plan={arguments['plan_hash']}"]
+    return call.evsys("run", *options, "--", _config_of(arguments))
 
 
-def _tell_status(call: ToolInvocation, given: Json) -> Any:
-    which = ["--", given["experiment"]] if given.get("experiment") else []
-    deadline = time.monotonic() + given.get("wait_s", 0)
+def _get_status(call: ToolInvocation, arguments: Json) -> Any:
+    selection = ["--", arguments["experiment"]] if arguments.get("experiment") else []
+    deadline = time.monotonic() + arguments.get("wait_s", 0)
     while True:
-        status = call.evsys("status", "--json", *which)
-        if not which or status["state"] != "running" or time.monotonic() >= deadline:
+        status = call.evsys("status", "--json", *selection)
+        if not selection or status["state"] != "running" or time.monotonic() >= deadline:
             return shorten(status)
         time.sleep(_POLL_S)
 
 
-def _tell_logs(call: ToolInvocation, given: Json) -> Any:
-    options, what = _options({"last": 20, **given}, "last", "arm"), given.get("what", "console")
+def _get_logs(call: ToolInvocation, arguments: Json) -> Any:
+    options, what = _options({"last": 20, **arguments}, "last", "arm"), arguments.get("what", "console")
     options += ["--metrics"] if what == "metrics" else [f"--rollouts={what}"] if what != "console" else []
-    return shorten(call.evsys("logs", "--json", *options, "--", given["experiment"]))
+    return shorten(call.evsys("logs", "--json", *options, "--", arguments["experiment"]))
 
 
-def _tell_errors(call: ToolInvocation, given: Json) -> Any:
-    options = _options({"limit": 10, **given}, "limit", "arm", "search")
-    return shorten(call.evsys("errors", "--json", *options, "--", given["experiment"]))
+def _get_errors(call: ToolInvocation, arguments: Json) -> Any:
+    options = _options({"limit": 10, **arguments}, "limit", "arm", "search")
+    return shorten(call.evsys("errors", "--json", *options, "--", arguments["experiment"]))
 
 
-def _compare(call: ToolInvocation, given: Json) -> Any:
-    return shorten(_without_empty(call.evsys("compare", "--json", "--", given["first"], given["second"])))
+def _compare(call: ToolInvocation, arguments: Json) -> Any:
+    return shorten(_without_empty(call.evsys("compare", "--json", "--", arguments["first"], arguments["second"])))
 
 
-def _tell_campaign(call: ToolInvocation, given: Json) -> Any:
+def _get_campaign(call: ToolInvocation, arguments: Json) -> Any:
     """All campaigns, or the state of one with its next step if it has a portfolio."""
-    if not given.get("name"):
+    if not arguments.get("name"):
         return shorten(call.evsys("campaign", "list", "--json"))
-    shown = call.evsys("campaign", "show", "--json", "--", given["name"])
+    shown = call.evsys("campaign", "show", "--json", "--", arguments["name"])
     if shown["terms"].get("portfolio"):
-        shown["next"] = call.evsys("campaign", "next", "--json", "--", given["name"])
+        shown["next"] = call.evsys("campaign", "next", "--json", "--", arguments["name"])
     return shorten(_without_empty(shown))
 
 
@@ -128,7 +128,7 @@ TOOLS: Final = (
     Tool(
         "context",
         "What all experiments have shown: best runs, effects of changes, claims, untried, failed. Read first.",
-        _tell_context,
+        _get_context,
         {"goal": {"type": "string"}, "budget_tokens": {"type": "integer", "minimum": 200, "maximum": 8000}},
     ),
     Tool(
@@ -155,7 +155,7 @@ TOOLS: Final = (
     Tool(
         "schema",
         "Names that a config may use, of all kinds or of one; with a name, its params as JSON schema.",
-        _tell_schema,
+        _get_schema,
         {"kind": {"type": "string", "description": "algorithm, backend, transform ..."}, "name": {"type": "string"}},
     ),
     Tool(
@@ -177,13 +177,13 @@ TOOLS: Final = (
     Tool(
         "status",
         "Experiment status, arm by arm; without one, all that run. Waits up to wait_s for its end.",
-        _tell_status,
+        _get_status,
         {"experiment": _EXPERIMENT, "wait_s": {"type": "number", "minimum": 0, "maximum": _MOST_WAIT_S}},
     ),
     Tool(
         "logs",
         "The end of what an experiment printed, of an arm's metrics, or of its scored answers (val, test, training).",
-        _tell_logs,
+        _get_logs,
         {
             "experiment": _EXPERIMENT,
             "what": {"type": "string", "enum": ["console", "metrics", "val", "test", "training"]},
@@ -195,7 +195,7 @@ TOOLS: Final = (
     Tool(
         "cancel",
         "Stop a running experiment cleanly; it can be resumed.",
-        lambda call, given: call.evsys("cancel", "--json", "--wait=30", "--", given["experiment"]),
+        lambda call, arguments: call.evsys("cancel", "--json", "--wait=30", "--", arguments["experiment"]),
         {"experiment": _EXPERIMENT},
         ["experiment"],
         reads_only=False,
@@ -203,7 +203,9 @@ TOOLS: Final = (
     Tool(
         "note",
         "Add a lesson to the record of an experiment.",
-        lambda call, given: call.evsys("note", "--json", "--author=agent", "--", given["experiment"], given["text"]),
+        lambda call, arguments: call.evsys(
+            "note", "--json", "--author=agent", "--", arguments["experiment"], arguments["text"]
+        ),
         {"experiment": _EXPERIMENT, "text": {"type": "string", "maxLength": 4000}},
         ["experiment", "text"],
         reads_only=False,
@@ -211,7 +213,7 @@ TOOLS: Final = (
     Tool(
         "audit",
         "Check whether the record of an experiment agrees with itself: hashes, scores, conclusion.",
-        lambda call, given: shorten(_without_empty(call.evsys("audit", "--json", "--", given["experiment"]))),
+        lambda call, arguments: shorten(_without_empty(call.evsys("audit", "--json", "--", arguments["experiment"]))),
         {"experiment": _EXPERIMENT},
         ["experiment"],
     ),
@@ -225,7 +227,7 @@ TOOLS: Final = (
     Tool(
         "errors",
         "Answers that an experiment got wrong, with prompt and expected answer.",
-        _tell_errors,
+        _get_errors,
         {
             "experiment": _EXPERIMENT,
             "arm": {"type": "string"},
@@ -237,7 +239,7 @@ TOOLS: Final = (
     Tool(
         "campaign",
         "State, budget, decisions and next step of a campaign; without a name, all campaigns.",
-        _tell_campaign,
+        _get_campaign,
         {"name": {"type": "string"}},
     ),
 )

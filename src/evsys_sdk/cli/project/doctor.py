@@ -56,7 +56,7 @@ def doctor(
     answer = None if refresh else read_answer(server)
     cached = answer is not None
     if answer is None:
-        answer = _ask(built, server, quiet)
+        answer = _probe(built, server, quiet)
     facts = Facts.from_dict(answer["facts"])
     stated = {**answer, "cached": cached, "path": str(server.path()), "consequences": consequences(facts)}
     stated["operations"] = list_operations(facts, answer["problems"])
@@ -93,13 +93,13 @@ def _build_backend(kind: str, base_url: str | None, params: tuple[str, ...]) -> 
     from ...registry import config_model, get_backend
 
     extension = get_backend(kind)
-    given = read_params(params, "--param") | ({} if base_url is None else {"base_url": base_url})
+    values = read_params(params, "--param") | ({} if base_url is None else {"base_url": base_url})
     try:
-        return extension(**given)
+        return extension(**values)
     except ValidationError as error:
         model = config_model(extension)
         assert model is not None  # an extension without params raises no ValidationError
-        raise ConfigError(problems_in(error, model=model, data=given)) from None
+        raise ConfigError(problems_in(error, model=model, data=values)) from None
 
 
 def _address(backend: Any) -> str:
@@ -120,7 +120,7 @@ def _only_model(backend: Any) -> str:
     raise ConfigError(Problem("the model to test is missing", path="--model", hint=known))
 
 
-def _ask(backend: Any, server: ProbedServer, quiet: bool) -> dict[str, Any]:
+def _probe(backend: Any, server: ProbedServer, quiet: bool) -> dict[str, Any]:
     import tempfile
     from pathlib import Path
 
@@ -132,7 +132,7 @@ def _ask(backend: Any, server: ProbedServer, quiet: bool) -> dict[str, Any]:
 
     def progress(name: str) -> None:
         if not quiet:
-            click.echo(f"asking for {name}", err=True)
+            click.echo(f"probing {name}", err=True)
 
     with tempfile.TemporaryDirectory() as folder:
 

@@ -24,9 +24,9 @@ def init_project(name: str, as_json: bool) -> None:
     """Create a research project in the folder NAME ('.' for this one)."""
     from ...scaffold.project import init_project as write_project
 
-    made = write_project(name)
-    files = [path.relative_to(made.root).as_posix() for path in made.files]
-    emit({"path": str(made.root), "files": files}, as_json, lambda: _render_project(name, made.root, files))
+    project = write_project(name)
+    files = [path.relative_to(project.root).as_posix() for path in project.files]
+    emit({"path": str(project.root), "files": files}, as_json, lambda: _render_project(name, project.root, files))
 
 
 def _render_project(name: str, root: Path, files: list[str]) -> None:
@@ -66,24 +66,28 @@ def new_experiment(
     if parent is not None:
         from ...scaffold.experiment import derive_experiment
 
-        made = derive_experiment(slug, parent, changes=changes, claim=claim, campaign=campaign)
+        experiment = derive_experiment(slug, parent, changes=changes, claim=claim, campaign=campaign)
     else:
         from ...scaffold.experiment import new_experiment as write_experiment
 
-        made = write_experiment(slug, dataset=dataset, claim=claim, backend=backend, model=model, campaign=campaign)
-    answer = {"name": made.name, "config": str(made.config), "script": str(made.script)}
-    if made.parent is not None:
-        answer |= {"parent": made.parent, "open_question": made.open_question}
-    emit(answer, as_json, lambda: _render_experiment(made))
+        experiment = write_experiment(
+            slug, dataset=dataset, claim=claim, backend=backend, model=model, campaign=campaign
+        )
+    answer = {"name": experiment.name, "config": str(experiment.config), "script": str(experiment.script)}
+    if experiment.parent is not None:
+        answer |= {"parent": experiment.parent, "open_question": experiment.open_question}
+    emit(answer, as_json, lambda: _render_experiment(experiment))
 
 
-def _render_experiment(made: NewExperiment) -> None:
+def _render_experiment(experiment: NewExperiment) -> None:
     from ...history.find import shortest
 
-    config = quote(shortest(made.config))
-    click.echo(f"{config}: experiment '{made.name}'" + (f", from {made.parent}" if made.parent else ""))
-    if made.open_question:
-        click.echo(f"Left open: {made.open_question}")
+    config = quote(shortest(experiment.config))
+    click.echo(
+        f"{config}: experiment '{experiment.name}'" + (f", from {experiment.parent}" if experiment.parent else "")
+    )
+    if experiment.open_question:
+        click.echo(f"Left open: {experiment.open_question}")
     click.echo("Next, after you have read it:")
     for command in (f"validate {config} --deep", f"plan {config}", f"run {config}", "history", "context"):
         click.echo(f"  evsys {command}")
@@ -100,9 +104,9 @@ def list_(as_json: bool) -> None:
     """List the skills that come with this version."""
     from ...scaffold.plugin import list_skills
 
-    known = list_skills()
-    answer = [{"name": skill.name, "description": skill.description, "path": str(skill.path)} for skill in known]
-    rows = [(skill.name, skill.description) for skill in known]
+    skills = list_skills()
+    answer = [{"name": skill.name, "description": skill.description, "path": str(skill.path)} for skill in skills]
+    rows = [(skill.name, skill.description) for skill in skills]
     emit(answer, as_json, lambda: click.echo(table(("skill", "for"), rows)))
 
 
@@ -151,7 +155,7 @@ def completion(shell: str) -> None:
 
     from ..main import evsys
 
-    found = get_completion_class(shell)
-    assert found is not None  # click ships these three
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # click ships these three
     click.echo(f"# To keep it, add this to {_WHERE[shell]}:  {_HOW[shell]}")
-    click.echo(found(evsys, {}, "evsys", "_EVSYS_COMPLETE").source())
+    click.echo(completion_class(evsys, {}, "evsys", "_EVSYS_COMPLETE").source())

@@ -27,24 +27,24 @@ def list_(kind: str | None, kind_option: str | None, as_json: bool) -> None:
         raise click.UsageError(f"KIND is given twice: '{kind}' and '{kind_option}'. Give one.")
     chosen = kind or kind_option
     registries = [registry(chosen)] if chosen else list(REGISTRIES.values())
-    listing = [(found, found.entries()) for found in registries]
+    listing = [(group, group.entries()) for group in registries]
     answer = {
-        found.plural: [asdict(entry) | {"available": entry.available} for entry in entries]
-        for found, entries in listing
+        group.plural: [asdict(entry) | {"available": entry.available} for entry in entries]
+        for group, entries in listing
     }
 
     def render() -> None:
-        for found, entries in listing:
+        for group, entries in listing:
             if entries or chosen:
-                click.secho(found.plural, bold=True)
-                _print_entries(found, entries)
+                click.secho(group.plural, bold=True)
+                _print_entries(group, entries)
 
     emit(answer, as_json, render)
 
 
-def _print_entries(found: Registry, entries: list[Entry]) -> None:
+def _print_entries(group: Registry, entries: list[Entry]) -> None:
     if not entries:
-        click.echo(f'  none yet; add yours with @{found.decorator}("name")')
+        click.echo(f'  none yet; add yours with @{group.decorator}("name")')
     width = max((len(entry.name) for entry in entries), default=0)
     for entry in entries:
         source = "" if entry.source in ("built-in", "registered") else f" (from {entry.source})"
@@ -63,10 +63,10 @@ def schema(kind: str, name: str, fields: bool, as_json: bool) -> None:
     """Print the JSON schema of the params of NAME of KIND, e.g. evsys schema transform dedupe."""
     from ...registry import schema_for
 
-    found = schema_for(kind, name)
+    json_schema = schema_for(kind, name)
 
     def render() -> None:
-        required, definitions = found.get("required", ()), found.get("$defs", {})
+        required, definitions = json_schema.get("required", ()), json_schema.get("$defs", {})
         rows = [
             (
                 field,
@@ -74,12 +74,12 @@ def schema(kind: str, name: str, fields: bool, as_json: bool) -> None:
                 "required" if field in required else _default_of(spec),
                 spec.get("description", ""),
             )
-            for field, spec in found.get("properties", {}).items()
+            for field, spec in json_schema.get("properties", {}).items()
         ]
         headers = ("param", "type", "default", "meaning")
         click.echo(table(headers, rows) if rows else f"{kind} '{name}' takes no params.")
 
-    emit(found, as_json or not fields, render)
+    emit(json_schema, as_json or not fields, render)
 
 
 def _type_of(spec: dict[str, Any], definitions: dict[str, Any]) -> str:

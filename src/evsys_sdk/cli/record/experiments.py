@@ -215,8 +215,8 @@ def import_(folders: tuple[Path, ...], name: str | None, output_dir: str, as_jso
     def render() -> None:
         for run in result.runs:
             remark = f"; {run.notes.stop_reason}" if run.notes.stop_reason else ""
-            found = run.error or f"{run.metrics['steps']:.0f} steps, {len(run.metrics)} metrics{remark}"
-            click.echo(f"{run.run_id}: {found}")
+            outcome = run.error or f"{run.metrics['steps']:.0f} steps, {len(run.metrics)} metrics{remark}"
+            click.echo(f"{run.run_id}: {outcome}")
         click.echo(f"record: {result.path}")
 
     emit(result.to_dict(), as_json, render)

@@ -36,11 +36,11 @@ def history(
     from ...history.query import count, count_trials, select
     from ...history.views.listing import list_page
 
-    wanted, folders = read_filters(filters), experiment_roots(roots)
+    query, folders = read_filters(filters), experiment_roots(roots)
     with HistoryIndex(folders) as index:
-        views = select(index, wanted, sort=sort, limit=None if everything else limit)
-        total = len(views) if everything or len(views) < limit else count(index, wanted)
-        trials = count_trials(index, wanted) if as_json else {}
+        views = select(index, query, sort=sort, limit=None if everything else limit)
+        total = len(views) if everything or len(views) < limit else count(index, query)
+        trials = count_trials(index, query) if as_json else {}
     emit(
         lambda: {"total": total, "trials": trials, "experiments": [view.to_dict() for view in views]},
         as_json,

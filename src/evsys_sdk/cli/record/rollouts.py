@@ -40,7 +40,7 @@ def rollouts(
     limit: int,
     roots: tuple[str, ...],
     as_json: bool,
-    **wanted: Any,
+    **filters: Any,
 ) -> None:
     """List the training rollouts of EXPERIMENT (a path, an id, a name, or the folder of an arm).
 
@@ -60,7 +60,7 @@ def rollouts(
             emit(line, as_json, lambda: _render_whole(line))
         return
     lines = (line for run in runs for line in _read(run))
-    summary, listed = _sum_up(lines, limit, partial(_is_wanted, **wanted))
+    summary, listed = _sum_up(lines, limit, partial(_matches, **filters))
     emit({**summary, "rollouts": listed}, as_json, lambda: _render_list(summary, listed, several=len(runs) > 1))
 
 
@@ -107,7 +107,7 @@ def _find(run: RunRecord, id: str) -> Line:
     raise DataError(f"{run.folder}: there is no rollout '{id}'. {hint}".rstrip())
 
 
-def _is_wanted(
+def _matches(
     line: Line,
     *,
     step: int | None,
@@ -126,19 +126,19 @@ def _is_wanted(
     )
 
 
-def _sum_up(lines: Iterator[Line], limit: int, wanted: Callable[[Line], bool]) -> tuple[dict[str, Any], list[Line]]:
-    """Counts, mean rewards and the latest `limit` wanted lines, read as a stream."""
+def _sum_up(lines: Iterator[Line], limit: int, matches: Callable[[Line], bool]) -> tuple[dict[str, Any], list[Line]]:
+    """Counts, mean rewards and the latest `limit` matching lines, read as a stream."""
     rewards: dict[int, list[float]] = {}
-    kept = deque[Line](maxlen=limit)
+    latest = deque[Line](maxlen=limit)
     recorded = matching = 0
     for line in lines:
         recorded += 1
         step_rewards = rewards.setdefault(line["step"], [])
         if (reward := line.get("reward")) is not None:
             step_rewards.append(reward)
-        if wanted(line):
+        if matches(line):
             matching += 1
-            kept.append(line)
+            latest.append(line)
     first, last = min(rewards, default=None), max(rewards, default=None)
     means: dict[int | None, float] = {step: sum(values) / len(values) for step, values in rewards.items() if values}
     summary = {
@@ -150,7 +150,7 @@ def _sum_up(lines: Iterator[Line], limit: int, wanted: Callable[[Line], bool]) -
         "first_reward": means.get(first),
         "last_reward": means.get(last),
     }
-    return summary, sorted(kept, key=lambda line: -line["step"])
+    return summary, sorted(latest, key=lambda line: -line["step"])
 
 
 def _render_list(summary: dict[str, Any], lines: Sequence[Line], *, several: bool) -> str:
@@ -167,8 +167,8 @@ def _render_list(summary: dict[str, Any], lines: Sequence[Line], *, several: boo
     headers = ("id", "arm", "reward", "tokens", "answer")
     if not several:
         headers, rows = (headers[0], *headers[2:]), [(row[0], *row[2:]) for row in rows]
-    left = f"\n{summary['found'] - len(lines)} more; see them with --limit." if summary["found"] > len(lines) else ""
-    return f"{head}\n\n{fit_table(headers, rows)}{left}"
+    more = f"\n{summary['found'] - len(lines)} more; see them with --limit." if summary["found"] > len(lines) else ""
+    return f"{head}\n\n{fit_table(headers, rows)}{more}"
 
 
 def _render_whole(line: Line) -> str:

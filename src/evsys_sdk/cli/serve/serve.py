@@ -87,12 +87,12 @@ def serve(
     catalog = DeployedModels()
     bases = catalog.base_models(options["backend"])  # deployed adapters need their base models
     options["models"] = tuple(dict.fromkeys([*options["models"], *bases]))
-    given = read_params(params, "--backend-param")
+    backend_params = read_params(params, "--backend-param")
     keys = {
         "api_key": _key(api_key_file),
         "feedback_key": read_key(feedback_key_file, "--feedback-key-file", FEEDBACK_KEY_VARIABLE) or None,
     }
-    settings = ServeSettings(state_dir=folder.resolve(), backend_params=given, **keys, **options)
+    settings = ServeSettings(state_dir=folder.resolve(), backend_params=backend_params, **keys, **options)
     check_params(get_backend(settings.backend), settings.backend_params, path="--backend-param")  # needs no extra
     if traces is None:
         if feedback or settings.feedback_key:

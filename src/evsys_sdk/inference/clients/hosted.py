@@ -152,7 +152,7 @@ class HostedClient(ChatClient):
         return merge_fields(sent, self.config.extra)
 
     async def _all(self, bodies: Sequence[dict[str, Any]], stop: Sequence[str]) -> list[Completion]:
-        tasks = [asyncio.ensure_future(self._one(body, stop)) for body in bodies]
+        tasks = [asyncio.ensure_future(self._complete_once(body, stop)) for body in bodies]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
@@ -162,12 +162,12 @@ class HostedClient(ChatClient):
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    async def _one(self, body: dict[str, Any], stop: Sequence[str]) -> Completion:
+    async def _complete_once(self, body: dict[str, Any], stop: Sequence[str]) -> Completion:
         started = time.monotonic()
         try:
             # A call keeps its slot while it waits for a retry, so that started calls finish first.
             async with self._here().places:
-                completion = await self._ask(body, stop)
+                completion = await self._send(body, stop)
         except (InferenceError, EvsysAuthError, DataError):
             self.totals.count_failure()
             raise
@@ -178,7 +178,7 @@ class HostedClient(ChatClient):
             )
         return replace(completion, seconds=time.monotonic() - started)
 
-    async def _ask(self, body: dict[str, Any], stop: Sequence[str]) -> Completion:
+    async def _send(self, body: dict[str, Any], stop: Sequence[str]) -> Completion:
         """Send a call, again without any field that the model rejects."""
         config, omitted = self.config, set[str]()
         while True:

@@ -122,10 +122,10 @@ class ChatRequest(OpenAIRequest, ChatApiRequest):
 
 def _clean(message: dict[str, Any], where: str) -> dict[str, Any]:
     """A message without null fields. vLLM and OpenRouter name thinking `reasoning`."""
-    kept = {key: value for key, value in message.items() if value is not None}
-    if "audio" in kept:
+    fields = {key: value for key, value in message.items() if value is not None}
+    if "audio" in fields:
         raise RequestRefused(f"{where} has audio, but only text is supported. Remove it.", param="messages")
-    return {"reasoning_content": kept.pop("reasoning"), **kept} if "reasoning" in kept else kept
+    return {"reasoning_content": fields.pop("reasoning"), **fields} if "reasoning" in fields else fields
 
 
 class OpenAIExchange[Q: Query](Exchange[Q]):

@@ -350,10 +350,10 @@ def text_at(value: Any, where: str, param: str) -> str:
     return value
 
 
-def read_format(given: Any, where: str, inner: str = "") -> dict[str, Any] | None:
+def read_format(value: Any, where: str, inner: str = "") -> dict[str, Any] | None:
     """The answer's schema from `{"type": "json_schema", "schema": {...}}`, optionally nested under `inner`."""
     param = where.partition(".")[0]
-    form = mapping(given or {"type": "text"}, where, param)
+    form = mapping(value or {"type": "text"}, where, param)
     match form.get("type"):
         case "text":
             return None

@@ -46,7 +46,7 @@ class _Turn:
     add_eos: bool
     """Whether to append the end-of-text token, because the template writes no mark."""
 
-    def stands_in(self, text: str) -> bool:
+    def occurs_in(self, text: str) -> bool:
         """Whether `text` contains this turn exactly as it was sampled."""
         return not self.add_eos and text.startswith(self.before) and text.startswith(self.completion, len(self.before))
 
@@ -71,7 +71,7 @@ class _Conversation:
     def extension(self, start: int) -> tuple[str, str, bool] | None:
         """The answer before `start`, the text after it, and whether the template keeps everything else."""
         turn, whole = self._turn(start - 1), self.before(len(self.messages))
-        if turn.stands_in(whole):
+        if turn.occurs_in(whole):
             return turn.completion, whole[len(turn.before) + len(turn.completion) :], True
         # The template rewrites history. Locate the text after the turn with a placeholder answer.
         marked = replace(self, messages=list(self.messages))
@@ -173,7 +173,7 @@ class ChatTemplateRenderer(Renderer):
         turns = conversation.turns(supervised_turns[-1] + 1)
         last = turns[-1]
         supervised = [turn for turn in turns if turn.index in supervised_turns]
-        if all(turn.stands_in(last.before) for turn in supervised[:-1]):
+        if all(turn.occurs_in(last.before) for turn in supervised[:-1]):
             return [self._sequence(last, turns, set(supervised_turns))]
         return [self._sequence(turn, turns, {turn.index}) for turn in supervised]
 
@@ -267,7 +267,7 @@ class ChatTemplateRenderer(Renderer):
         done = 0
         for turn in turns:
             start = len(turn.before)
-            if start >= done and turn.stands_in(text):
+            if start >= done and turn.occurs_in(text):
                 pieces += [(text[done:start], None), (turn.completion, turn)]
                 done = start + len(turn.completion)
         return [(piece, turn) for piece, turn in [*pieces, (text[done:], None)] if piece]

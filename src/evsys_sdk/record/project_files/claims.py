@@ -69,8 +69,8 @@ def note_claim(experiment: str, claim: Claimed, folder: Path) -> list[str]:
         # Under the lock, so that two experiments that start at once get different numbers.
         with exclusive(lock_beside(file), str(file)), JsonlFile(file) as claims:
             earlier = _find_analyses(claim, folder.parent)
-            own = {"experiment": experiment, "attempt": len(earlier) + 1, _EARLIER: earlier, **asdict(claim)}
-            claims.append({**own, "path": str(folder), "time": time.time()})
+            entry = {"experiment": experiment, "attempt": len(earlier) + 1, _EARLIER: earlier, **asdict(claim)}
+            claims.append({**entry, "path": str(folder), "time": time.time()})
             return earlier
     except (OSError, EvsysError) as error:
         get_logger(__name__).warning("%s: the claim could not be recorded: %s", file, error)
@@ -92,12 +92,12 @@ def read_claims() -> Iterator[Object]:
 def _find_analyses(claim: Claimed, root: Path) -> list[str]:
     """The ids of the experiments of a family, once per analysis."""
     counted: Counter[str] = Counter()
-    known: set[str] = set()
+    mentioned: set[str] = set()
     for tested in filter(claim.is_family_of, _list_claims(root)):
         counted[text(tested.get("experiment"))] += 1
-        known |= {text(name) for name in items(tested.get(_EARLIER))}
+        mentioned |= {text(name) for name in items(tested.get(_EARLIER))}
     # Analyses that only these claims mention count too; their own entries may be gone.
-    return sorted([*counted.elements(), *(known - counted.keys())])
+    return sorted([*counted.elements(), *(mentioned - counted.keys())])
 
 
 def _list_claims(root: Path) -> Iterator[Object]:

@@ -88,10 +88,10 @@ def _note_folder(
             known = _read_folders(list_name, start)
             if path in known:
                 return
-            kept = [*(folder for folder in known if folder.is_dir()), path][-most:]  # without removed folders
-            inside = [relative and root.is_relative_to(base) and root != base for root in kept]
+            roots = [*(folder for folder in known if folder.is_dir()), path][-most:]  # without removed folders
+            inside = [relative and root.is_relative_to(base) and root != base for root in roots]
             lines = [
-                root.relative_to(base) if is_inside else root for root, is_inside in zip(kept, inside, strict=True)
+                root.relative_to(base) if is_inside else root for root, is_inside in zip(roots, inside, strict=True)
             ]
             write_text(file, "".join(f"{line}\n" for line in lines), verbatim=True)
     except (OSError, ValueError, EvsysError) as error:

@@ -113,9 +113,9 @@ class CheckpointLog:
     def add_scores(self, step: int, scores: Mapping[str, float]) -> None:
         """Add scores after `step` to the metrics of its checkpoint."""
         if scores:
-            known = self.scores()
-            known[step] = {**known.get(step, {}), **scores}
-            write_json(self.files.late_scores, {str(at): known[at] for at in sorted(known)})
+            scores_by_step = self.scores()
+            scores_by_step[step] = {**scores_by_step.get(step, {}), **scores}
+            write_json(self.files.late_scores, {str(at): scores_by_step[at] for at in sorted(scores_by_step)})
 
     def scores(self) -> dict[int, dict[str, float]]:
         """The scores from `add_scores`, by step."""
@@ -183,8 +183,8 @@ class CheckpointLog:
         """The checkpoint that a finished run selected; of others, the best by validation score, reward or loss."""
         result = read_object(self.files.result) or {}
         chosen = text(part(result, "artifacts").get("best_checkpoint"))
-        if (found := next((checkpoint for checkpoint in kept if checkpoint.state == chosen), None)) is not None:
-            return found
+        if (selected := next((checkpoint for checkpoint in kept if checkpoint.state == chosen), None)) is not None:
+            return selected
         names = sorted(
             {name for checkpoint in kept for name in checkpoint.metrics}
         )  # sorted, so that every call selects by the same one

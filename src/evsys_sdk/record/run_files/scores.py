@@ -37,9 +37,9 @@ class ScoreLog:
         line = _line(record, result)
         experiment_dir = self.path.parent.parent
         if ExperimentFiles(experiment_dir).journal.exists():
-            known = {"arm": self.path.parent.name, "split": record.split, "name": record.name, "step": record.step}
+            fields = {"arm": self.path.parent.name, "split": record.split, "name": record.name, "step": record.step}
             with Journal.of(experiment_dir) as journal:
-                journal.append(Kind.SCORED, **known, line=hash_line(line), weights=self._hash_weights(result.model))
+                journal.append(Kind.SCORED, **fields, line=hash_line(line), weights=self._hash_weights(result.model))
         with JsonlFile(self.path) as file:
             file.append(line)
 
@@ -50,16 +50,16 @@ class ScoreLog:
             Path(model).resolve(),
             Path(model.rpartition(" ")[0]).resolve(),
         ):  # a tuned prompt's hash follows
-            if folder.is_relative_to(run_dir / RunFiles.stored.name) and (found := hash_weights(folder)):
-                return {folder.relative_to(run_dir).as_posix(): found}
+            if folder.is_relative_to(run_dir / RunFiles.stored.name) and (sha256 := hash_weights(folder)):
+                return {folder.relative_to(run_dir).as_posix(): sha256}
         return {}
 
     def settle(self) -> None:
         """Keep one line per scoring, in the order of the steps."""
-        lines, wanted = load_score_lines(self.path.parent), read_scores(self.path.parent)
-        if lines != wanted:
+        lines, ordered = load_score_lines(self.path.parent), read_scores(self.path.parent)
+        if lines != ordered:
             with atomic_write(self.path) as file:
-                file.writelines(encode_line(line, str(self.path)) for line in wanted)
+                file.writelines(encode_line(line, str(self.path)) for line in ordered)
 
 
 def hash_line(line: Mapping[str, Any]) -> str:

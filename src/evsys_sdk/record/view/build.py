@@ -50,7 +50,7 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
     conclusion, best, problems = record.conclusion, outcome.best, [arm for arm in arms if arm.problem]
     baseline = _baseline(conclusion, metadata, runs)
     varied, values = find_varied(runs)
-    differing = {name: own for (name, _), own in zip(_named(runs), values, strict=True)}
+    differing = {name: row for (name, _), row in zip(_named(runs), values, strict=True)}
     models, backends = _kinds(runs, "model", "name"), _kinds(runs, "backend", "kind")
     arm_views = [_arm_view(record, arm, status, outcome.arms[arm.name]) for arm in arms]
     _complete_runs(record, arm_views, outcome, baseline, differing)
@@ -165,8 +165,8 @@ def _derive_question(outcome: Outcome, models: Sequence[str], backends: Sequence
     """The question of a record without one in its journal, from its scores."""
     if not outcome.metric:
         return Question()
-    own = [run for run in outcome.runs if run.n_arms]
-    tasks = next((run.tasks for run in own if run.is_best), "") or next((run.tasks for run in own), "")
+    scored = [run for run in outcome.runs if run.n_arms]
+    tasks = next((run.tasks for run in scored if run.is_best), "") or next((run.tasks for run in scored), "")
     return Question(outcome.metric, split_of(outcome.metric), tasks, outcome.mode, joined(models), joined(backends))
 
 
@@ -197,16 +197,16 @@ def _complete_runs(
     for arm in zip(record.runs, arm_views, strict=True):
         by_run.setdefault(arm[0].run, []).append(arm)
     for run in outcome.runs:
-        own, arms = settings.get(run.run, {}), by_run.get(run.run, [])
-        data = data_source(own)
+        run_settings, arms = settings.get(run.run, {}), by_run.get(run.run, [])
+        data = data_source(run_settings)
         fields = {
             "is_baseline": run.is_baseline or run.run == baseline,
             "is_best": run.run == outcome.best_run,
-            "model": read_setting(own, "model.name"),
-            "backend": read_setting(own, "backend.kind"),
-            "algorithm": read_setting(own, "algorithm.kind"),
+            "model": read_setting(run_settings, "model.name"),
+            "backend": read_setting(run_settings, "backend.kind"),
+            "algorithm": read_setting(run_settings, "algorithm.kind"),
             "data": data,
-            "params": _params(own),
+            "params": _params(run_settings),
             "varied": varied.get(run.run, {}),
             "tasks": _tasks_text(record, run, arms, outcome.metric) if is_score(outcome.metric) else f"data {data}",
             "seed_scores": [arm.score for _, arm in arms if arm.score is not None],
@@ -225,8 +225,8 @@ def _complete_runs(
 
 
 def _params(settings: Settings) -> dict[str, str]:
-    kept = ("algorithm.params.", "backend.params.", "model.init", "model.load")
-    return {short_axis(path): value_text(value) for path, value in settings.items() if path.startswith(kept)}
+    prefixes = ("algorithm.params.", "backend.params.", "model.init", "model.load")
+    return {short_axis(path): value_text(value) for path, value in settings.items() if path.startswith(prefixes)}
 
 
 def _difference(row: Object | None) -> Difference | None:

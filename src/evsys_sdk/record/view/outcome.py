@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..runs import RunRecord
 from ..values import Object, items, number, part, text, whole
 from .model import RunView
-from .question import is_score, resolve_metric, wanted_metric
+from .question import is_score, resolve_metric, success_metric
 
 type ArmScore = tuple[float, int | None]
 """The score of an arm, and its step if the arm has not completed."""
@@ -48,8 +48,8 @@ def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) ->
         if name not in concluded or (concluded[name].score is None and run.step is not None)
     }
     runs = [plain[name] if name in unconcluded else concluded[name] for name in {**concluded, **plain}]
-    own = [run for run in runs if run.run in plain or not plain]  # without runs of a parent experiment
-    best_run = _best_run(conclusion, own, unconcluded, mode)
+    ranked = [run for run in runs if run.run in plain or not plain]  # without runs of a parent experiment
+    best_run = _best_run(conclusion, ranked, unconcluded, mode)
     best = next((run for run in runs if run.run == best_run), None)
     if best_run and score is not None and (best is None or best.score is None):
         best = RunView(best_run, score=score)
@@ -73,7 +73,7 @@ def find_deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str
 
     Without a benchmark it is the metric by which the recipe selects its best checkpoint.
     """
-    name, mode = wanted_metric(part(config, "metadata"))
+    name, mode = success_metric(part(config, "metadata"))
     metric = resolve_metric(name, known_metrics(arms))
     return (metric, mode) if metric else _own_measure(arms)
 

@@ -64,10 +64,10 @@ def split_of(metric: str) -> str:
     return metric.partition("/")[0] if is_score(metric) else ""
 
 
-def wanted_metric(metadata: Object) -> tuple[str, str]:
+def success_metric(metadata: Object) -> tuple[str, str]:
     """Name and direction of a config's success metric; the name is empty without one."""
-    wanted = metadata.get("success_metric")
-    return text(wanted) or text(part(wanted).get("name")), text(part(wanted).get("mode")) or "max"
+    metric = metadata.get("success_metric")
+    return text(metric) or text(part(metric).get("name")), text(part(metric).get("mode")) or "max"
 
 
 def resolve_metric(name: str, known: Iterable[str], order: tuple[str, ...] = SPLITS) -> str:

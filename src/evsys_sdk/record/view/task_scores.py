@@ -52,6 +52,6 @@ def add_score(scores: dict[str, SetScores], metric: str, line: Mapping[str, Any]
     score = number(value.get("value"))
     if score is None:
         return
-    known = scores.setdefault(metric, SetScores(text(line.get("sha256"))))
-    known.totals.append(score)
-    known.by_task.append(task_scores(line, value) or {})
+    set_scores = scores.setdefault(metric, SetScores(text(line.get("sha256"))))
+    set_scores.totals.append(score)
+    set_scores.by_task.append(task_scores(line, value) or {})

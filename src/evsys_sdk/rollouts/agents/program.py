@@ -99,17 +99,17 @@ class ProgramAgent:
         command = asyncio.ensure_future(
             environment.exec(_fill(self.cfg.command, quoted), timeout_s=_LONGEST_S, env=env)
         )
-        spent = asyncio.ensure_future(gateway.exhausted.wait())
+        exhausted = asyncio.ensure_future(gateway.exhausted.wait())
         try:
-            await asyncio.wait({command, spent}, return_when=asyncio.FIRST_COMPLETED)
-            if spent.done() and not command.done():
+            await asyncio.wait({command, exhausted}, return_when=asyncio.FIRST_COMPLETED)
+            if exhausted.done() and not command.done():
                 raise TruncatedError(f"the program used up its budget of {self.cfg.max_turns} answers or of tokens")
             return await command
         finally:
-            for task_ in (command, spent):
+            for task_ in (command, exhausted):
                 task_.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await asyncio.gather(command, spent, return_exceptions=True)
+                await asyncio.gather(command, exhausted, return_exceptions=True)
 
 
 def _fill(text: str, values: dict[str, str]) -> str:

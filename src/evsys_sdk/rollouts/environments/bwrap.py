@@ -252,10 +252,10 @@ def _check_variable(name: str, value: str) -> tuple[str, str]:
     return name, value
 
 
-def _check_file(answer: Answer, done: str, path: str) -> None:
+def _check_file(answer: Answer, action: str, path: str) -> None:
     code = answer.exit_code
     if code == 0:
         return
     reason = f"it took longer than {_FILE_TIMEOUT_S:g} s" if answer.timed_out else _REASONS.get(code, os.strerror(code))
-    kind = EnvironmentFileNotFoundError if code == errno.ENOENT and done == "read" else EnvironmentFileError
-    raise kind(f"{path}: cannot be {done} in the sandbox: {reason}.")
+    kind = EnvironmentFileNotFoundError if code == errno.ENOENT and action == "read" else EnvironmentFileError
+    raise kind(f"{path}: cannot be {action} in the sandbox: {reason}.")

@@ -225,9 +225,9 @@ class HostCommand:
 def _read(file: BinaryIO, most: int) -> str:
     """The beginning and the end of the output so far."""
     capture = Capture(most)
-    left = file.seek(0, os.SEEK_END)  # a process in the background may still write
+    remaining = file.seek(0, os.SEEK_END)  # a process in the background may still write
     file.seek(0)
-    while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+    while remaining > 0 and (chunk := file.read(min(remaining, _CHUNK))):
         capture.add(chunk)
-        left -= len(chunk)
+        remaining -= len(chunk)
     return capture.value().decode("utf-8", "replace")

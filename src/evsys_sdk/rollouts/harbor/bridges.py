@@ -127,8 +127,10 @@ class EnvironmentView(NoEnvironment):
         env: Mapping[str, str] | None = None,
     ) -> ExecResult:
         seconds = None if timeout_s is None else math.ceil(timeout_s)
-        done = await self._inner.exec(command, cwd=cwd, env=dict(env) if env else None, timeout_sec=seconds)
-        return ExecResult(done.stdout or "", done.stderr or "", done.return_code, timed_out=done.return_code == 124)
+        result = await self._inner.exec(command, cwd=cwd, env=dict(env) if env else None, timeout_sec=seconds)
+        return ExecResult(
+            result.stdout or "", result.stderr or "", result.return_code, timed_out=result.return_code == 124
+        )
 
     async def write_file(self, path: str, data: bytes | str) -> None:
         with tempfile.TemporaryDirectory() as folder:

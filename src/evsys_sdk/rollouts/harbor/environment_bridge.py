@@ -102,14 +102,14 @@ class BridgeEnvironment(BaseEnvironment):
         user: str | int | None = None,
     ) -> ExecResult:
         limits = self._attempt.limits
-        done = await self._ours.exec(
+        result = await self._ours.exec(
             command,
             # Without a limit, Harbor means "until the end of the phase".
             timeout_s=max(limits.timeout_s, limits.verify_timeout_s) if timeout_sec is None else timeout_sec,
             cwd=cwd or self.task_env_config.workdir,
             env={**self._own_variables(), **(self._merge_env(env) or {})},
         )
-        return ExecResult(stdout=done.stdout, stderr=done.stderr, return_code=done.exit_code)
+        return ExecResult(stdout=result.stdout, stderr=result.stderr, return_code=result.exit_code)
 
     def _own_variables(self) -> dict[str, str]:
         if self._tests_are_next:

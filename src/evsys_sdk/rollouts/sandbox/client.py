@@ -45,8 +45,8 @@ class Answer:
     notes: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        found = (self.id, self.problem, self.exit_code, self.stdout, self.stderr, self.timed_out, self.notes)
-        if [type(one) for one in found] != [int, str, int, bytes, bytes, bool, list]:
+        fields = (self.id, self.problem, self.exit_code, self.stdout, self.stderr, self.timed_out, self.notes)
+        if [type(value) for value in fields] != [int, str, int, bytes, bytes, bool, list]:
             raise TypeError("a field has another type")
 
 
@@ -83,7 +83,7 @@ class SupervisorClient(asyncio.Protocol):
         members = str(self._group / MEMBERS) if self._group else ""
         try:
             await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
-            return await self._ask(_START, {**settings, "control_group": members}, timeout_s)
+            return await self._request(_START, {**settings, "control_group": members}, timeout_s)
         except BaseException:
             self.kill()
             raise
@@ -93,7 +93,7 @@ class SupervisorClient(asyncio.Protocol):
         self._last_id += 1
         identifier = self._last_id
         try:
-            return await self._ask(identifier, {**message, "id": identifier, "timeout_s": timeout_s}, timeout_s)
+            return await self._request(identifier, {**message, "id": identifier, "timeout_s": timeout_s}, timeout_s)
         except asyncio.CancelledError:
             # Without this, the command would run until its time limit.
             self._write({"op": "cancel", "id": identifier})
@@ -147,7 +147,7 @@ class SupervisorClient(asyncio.Protocol):
         if not self._closed.done():
             self._closed.set_result(None)
 
-    async def _ask(self, identifier: int, message: Mapping[str, Value], timeout_s: float) -> Answer:
+    async def _request(self, identifier: int, message: Mapping[str, Value], timeout_s: float) -> Answer:
         if self._closed.done():
             raise SandboxError(self._explain_end())
         future = self._pending[identifier] = asyncio.get_running_loop().create_future()
@@ -195,7 +195,7 @@ class SupervisorClient(asyncio.Protocol):
 
 def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:
     # Without this process's environment variables, which may hold secrets. -I and -S make it start faster.
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    variables = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     folder = str(Path(__file__).parent)
     arguments = ["-I", "-S", "-c", _PROGRAM, folder, str(control.fileno()), str(os.getpid())]
     process = subprocess.Popen(
@@ -204,7 +204,7 @@ def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=[control.fileno()],
-        env=kept,
+        env=variables,
         start_new_session=True,  # Ctrl-C must reach only the SDK, which then stops its sandboxes
     )
     assert process.stderr is not None

@@ -71,15 +71,15 @@ def _parents() -> list[Path]:
         lines = Path("/proc/self/cgroup").read_text("ascii").splitlines()
     except OSError:
         return []
-    found: list[Path] = []
+    folders: list[Path] = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         root = _ROOT / controllers if controllers else _ROOT
-        own = root / path.lstrip("/")
-        found += [own, own.parent] if own != root else [own]
-    return [folder for folder in found if folder.is_dir() and os.access(folder, os.W_OK)]
+        group = root / path.lstrip("/")
+        folders += [group, group.parent] if group != root else [group]
+    return [folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK)]
 
 
 def _remove_leftovers(parent: Path) -> None:

@@ -61,12 +61,12 @@ async def _try_out() -> list[Promise]:
     try:
         async with running(BwrapEnvironment(memory_mb=64, disk_mb=8)) as sandbox:
             await sandbox.exec("setsid -f sleep 3600")
-            seen = (await sandbox.exec(_LOOK)).stdout
+            output = (await sandbox.exec(_LOOK)).stdout
             await sandbox.kill_processes()
             left = (await sandbox.exec("set -- /proc/[0-9]*; echo $#")).stdout.strip()
     except SandboxError as error:
         return [Promise("a sandbox", False, "did not start", str(error))]
-    lines = seen.splitlines()
+    lines = output.splitlines()
     return [
         Promise("a sandbox", True, "started", "everything below was tried in it"),
         Promise(

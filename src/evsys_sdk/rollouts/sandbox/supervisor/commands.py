@@ -178,9 +178,9 @@ def _enter_alone(sandbox: Sandbox) -> None:
 
 def _check_regular(descriptor: int) -> None:
     """Raise OSError unless the descriptor is a regular file outside of /proc."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_dev == os.stat("/proc").st_dev:
-        number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_dev == os.stat("/proc").st_dev:
+        number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
         raise OSError(number, os.strerror(number))
 
 

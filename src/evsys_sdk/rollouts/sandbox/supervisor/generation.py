@@ -57,10 +57,10 @@ class Generation:
         os.setns(self.pidfd, _NAMESPACES)
 
     def kill(self) -> None:
-        """Kill all processes in it; `bury` waits for the end."""
+        """Kill all processes in it; `reap` waits for the end."""
         os.kill(self.pid, _SIGKILL)
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Wait until all processes have ended and reap them; commands must be reaped before."""
         while os.waitpid(-1, 0)[0] != self.pid:
             pass
@@ -85,24 +85,24 @@ class Maker:
     def make(self) -> Generation:
         """Create a generation, join it, and wait until its first process has dropped its privileges."""
         os.write(self._requests, b"+")
-        made = self._hear(None)
-        if not made.startswith(_MADE):
-            raise OSError(f"no PID namespace can be made: {made.decode('utf-8', 'replace')}")
-        generation = Generation(int(made.removeprefix(_MADE)))
-        said = self._hear(generation.pidfd)
+        created = self._receive(None)
+        if not created.startswith(_MADE):
+            raise OSError(f"no PID namespace can be made: {created.decode('utf-8', 'replace')}")
+        generation = Generation(int(created.removeprefix(_MADE)))
+        message = self._receive(generation.pidfd)
         # The namespace can be joined only while the first process is
         # dumpable; it becomes undumpable after it has been joined.
-        if said == _READY:
+        if message == _READY:
             generation.join()
             os.write(self._joined, b"+")
-            said = self._hear(generation.pidfd)
-        if said != _READY:
+            message = self._receive(generation.pidfd)
+        if message != _READY:
             generation.kill()
-            generation.bury()
-            raise OSError(f"the first process could not be set up: {said.decode('utf-8', 'replace')}")
+            generation.reap()
+            raise OSError(f"the first process could not be set up: {message.decode('utf-8', 'replace')}")
         return generation
 
-    def _hear(self, pidfd: int | None) -> bytes:
+    def _receive(self, pidfd: int | None) -> bytes:
         poll = select.poll()
         for descriptor in (self._answers, pidfd):
             if descriptor is not None:
@@ -123,20 +123,20 @@ class Maker:
 
 def _serve(requests: int, joined: int, answers: int, limits: ProcessLimits, system_calls: Filter) -> NoReturn:
     """Run the maker's loop; it ends when the supervisor closes the pipe or dies."""
-    made = 0
+    count = 0
     try:
         while os.read(requests, 1):
             # The first process waits for this pipe, so that the PID is written before its own answers.
-            stated, tell = os.pipe()
+            reader, writer = os.pipe()
             pid = clone(_NAMESPACES | CLONE_PARENT)
             if pid == 0:
-                os.close(tell)
-                os.read(stated, 1)
-                _be_first_process(joined, answers, limits, system_calls, is_first=made == 0)
+                os.close(writer)
+                os.read(reader, 1)
+                _be_first_process(joined, answers, limits, system_calls, is_first=count == 0)
             os.write(answers, b"%s%d\n" % (_MADE, pid))
-            os.close(tell)
-            os.close(stated)
-            made += 1
+            os.close(writer)
+            os.close(reader)
+            count += 1
     except OSError as error:
         os.write(answers, f"{error}\n".encode("utf-8", "replace")[:_MOST_SAID])
     finally:

@@ -174,7 +174,7 @@ class _Bwrap:
         self._output, output = os.pipe()
         self._errors, errors = os.pipe()
         self._status, status = os.pipe()
-        self._heard: dict[int, bytes] = {self._output: b"", self._errors: b"", self._status: b""}
+        self._received: dict[int, bytes] = {self._output: b"", self._errors: b"", self._status: b""}
         files = {_memory_file(content): path for path, content in settings.generated.items()}
         filter_file = _memory_file(system_calls.code)
         self.pid = os.fork()
@@ -187,20 +187,20 @@ class _Bwrap:
         """Wait until the sandbox's first process is ready and return its PID."""
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
-        for descriptor in self._heard:
+        for descriptor in self._received:
             poll.register(descriptor, select.POLLIN)
-        open_ends = set(self._heard)
+        open_ends = set(self._received)
         while open_ends:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise LaunchError(f"bwrap was not ready after {timeout_s:g} s{self._read_errors()}")
             for descriptor, _ in poll.poll(remaining * 1000):
                 data = os.read(descriptor, 65536)
-                self._heard[descriptor] += data
+                self._received[descriptor] += data
                 if not data:
                     poll.unregister(descriptor)
                     open_ends.discard(descriptor)
-            if self._heard[self._output].endswith(_READY):
+            if self._received[self._output].endswith(_READY):
                 return self._child_pid()
         raise LaunchError(f"bwrap ended before the sandbox was ready{self._read_errors()}")
 
@@ -213,19 +213,19 @@ class _Bwrap:
             pass
         os.killpg(self.pid, _SIGKILL)
         os.waitpid(self.pid, 0)
-        for descriptor in self._heard:
+        for descriptor in self._received:
             os.close(descriptor)
 
     def _child_pid(self) -> int:
         # `{"child-pid": 12, ...}`; bwrap writes this before it starts anything.
-        _, found, rest = self._heard[self._status].partition(b'"child-pid":')
+        _, mark, rest = self._received[self._status].partition(b'"child-pid":')
         digits = rest.split(b",")[0].split(b"}")[0].strip()
-        if not found or not digits.isdigit():
+        if not mark or not digits.isdigit():
             raise LaunchError(f"bwrap did not say which process it started{self._read_errors()}")
         return int(digits)
 
     def _read_errors(self) -> str:
-        text = self._heard[self._errors].decode("utf-8", "replace").strip()
+        text = self._received[self._errors].decode("utf-8", "replace").strip()
         return f"; it said: {text}" if text else " and said nothing"
 
 

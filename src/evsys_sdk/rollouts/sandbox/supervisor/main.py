@@ -195,7 +195,7 @@ class Supervisor:
             if not command.cancelled:
                 _send(self._control, result)
         # After the commands are reaped, because the first process ends only then.
-        generation.bury()
+        generation.reap()
         try:
             self._sandbox.begin_generation()
         except OSError as error:
@@ -231,9 +231,9 @@ def _first_message(control: int, decoder: Decoder) -> Message:
 
 
 def _send(control: int, message: Message) -> None:
-    left = memoryview(encode(message))
+    remaining = memoryview(encode(message))
     try:
-        while left:
-            left = left[os.write(control, left) :]
+        while remaining:
+            remaining = remaining[os.write(control, remaining) :]
     except BrokenPipeError:
         pass  # the parent has ended; the loop notices it

@@ -50,36 +50,36 @@ class MemoryWatch:
         sockets = _number(b"\n" + _read("/proc/1/net/sockstat"), b"\nsockets: used")
         common = sum(segments.values()) + sockets * self._socket_buffer
         # A fast upper bound: shared memory counts for each process.
-        found: dict[int, _Held] = {}
+        usage: dict[int, _ProcessMemory] = {}
         for pid in processes():
             tick()
-            if (held := _Held(pid)).resident:
-                found[pid] = held
-        rough = common + sum(held.resident + held.by_kernel + held.for_mappings for held in found.values())
+            if (memory := _ProcessMemory(pid)).resident:
+                usage[pid] = memory
+        rough = common + sum(memory.resident + memory.by_kernel + memory.for_mappings for memory in usage.values())
         self.pause_s = 0.0
         if rough <= self._limit:
             return ""
         # The exact sum is slow; stop the processes, so that they do not grow or use CPU time meanwhile.
         began = time.monotonic()
-        stopped = [pid for pid, held in found.items() if pid != 1 and not held.is_stopped]
+        stopped = [pid for pid, memory in usage.items() if pid != 1 and not memory.is_stopped]
         for pid in stopped:
             _signal(pid, _SIGSTOP)
         try:
-            return self._enforce_exactly(found, common, segments, tick)
+            return self._enforce_exactly(usage, common, segments, tick)
         finally:
             for pid in stopped:
                 _signal(pid, _SIGCONT)
             self.pause_s = (time.monotonic() - began) / 4
 
     def _enforce_exactly(
-        self, found: dict[int, _Held], common: int, segments: dict[int, int], tick: Callable[[], None]
+        self, usage: dict[int, _ProcessMemory], common: int, segments: dict[int, int], tick: Callable[[], None]
     ) -> str:
         shares: dict[int, int] = {}
-        for pid, held in found.items():
+        for pid, memory in usage.items():
             tick()
             mappings = _read(f"/proc/{pid}/maps").count(b"\n") * _PER_MAPPING
             exact = _number(_read(f"/proc/{pid}/smaps_rollup"), b"\nPss:") * _KB
-            shares[pid] = exact + held.by_kernel + mappings
+            shares[pid] = exact + memory.by_kernel + mappings
         used = common + sum(shares.values())
         if used <= self._limit:
             return ""
@@ -100,7 +100,7 @@ class MemoryWatch:
         )
 
 
-class _Held:
+class _ProcessMemory:
     """Memory of one process: its own, and kernel memory for it."""
 
     def __init__(self, pid: int) -> None:
