@@ -45,7 +45,7 @@ class Prediction:
     turns: int = 0
     attempts: int = 1
     messages: list[Message] = field(default_factory=list[Message])
-    """The whole conversation, if it has several turns or tool calls."""
+    """The whole conversation, if it is more than the prompt and one answer."""
     output_tokens: int | None = None
     """Sampled tokens, a part of `tokens`; None in records of earlier versions."""
     task: str = ""
@@ -55,6 +55,8 @@ class Prediction:
     def of(cls, rollout: Rollout, task: str) -> Self:
         """The prediction of a rollout."""
         calls_tools = bool(rollout.turns and rollout.turns[-1].message.get("tool_calls"))
+        # An agent may have answered the last turn.
+        goes_on = bool(rollout.messages and rollout.messages[-1].get("role") != "assistant")
         return cls(
             task_id=rollout.task_id,
             sample=rollout.sample,
@@ -68,7 +70,7 @@ class Prediction:
             cost_usd=rollout.cost_usd,
             turns=len(rollout.turns),
             attempts=rollout.attempts,
-            messages=rollout.messages if len(rollout.turns) > 1 or calls_tools else [],
+            messages=rollout.messages if len(rollout.turns) > 1 or calls_tools or goes_on else [],
             output_tokens=sum(turn.output_tokens for turn in rollout.turns),
             task=task,
         )

@@ -21,7 +21,7 @@ from ...data.workspace.reference import slug
 from ...eval.samples import ScoredSample, TaskSamples
 from ...record.ledger import Tally
 from ...record.runs import RunRecord
-from ...record.values import number
+from ...record.values import number, part
 from .recheck import NON_REPLAYABLE_VERIFIERS, TOLERANCE, Rechecker
 
 type Answers = dict[tuple[str, int], dict[str, Any]]
@@ -43,10 +43,18 @@ class AnswerBook:
     """Checks of the answers of an experiment's arms; it keeps hashes and counts instead of the answers of arms."""
 
     def __init__(
-        self, runs: Sequence[RunRecord], recheck: Rechecker, shared: Mapping[str, list[dict[str, Any]]] | None = None
+        self,
+        runs: Sequence[RunRecord],
+        recheck: Rechecker,
+        shared: Mapping[str, list[dict[str, Any]]] | None = None,
+        *,
+        agent_rewards: bool = False,
     ) -> None:
-        """Read and check all answers. `shared` maps a baseline model to its answers."""
-        self._runs, self._recheck = runs, recheck
+        """Read and check all answers. `shared` maps a baseline model to its answers.
+
+        With `agent_rewards`, an agent of the config may give rewards, which do not follow from the answers.
+        """
+        self._runs, self._recheck, self._agent_rewards = runs, recheck, agent_rewards
         self._shared = {model: _by_task(answers) for model, answers in (shared or {}).items()}
         self.contradictions: list[str] = []
         self._written: dict[str, dict[Any, float]] = {}
@@ -93,8 +101,7 @@ class AnswerBook:
     def _find_unequal(self, run: RunRecord, answers: Answers) -> Iterator[str]:
         """Yield equal answers to the same task with different rewards: the verifier used other inputs."""
         for (task, _), one in answers.items():
-            # In a conversation, the verifier sees more than the last text.
-            if one.get("reward") is None or one.get("messages"):
+            if not self._follows_from_text(one):
                 continue
             # A hash instead of the text: the answers of a large experiment do not fit into memory.
             answer = hash((task, one.get("task"), one.get("text")))
@@ -102,6 +109,11 @@ class AnswerBook:
             if reward != one["reward"]:
                 yield f"one answer to task '{task}' earned {reward:g} in {arm} and {one['reward']:g} in {run.name}"
                 break
+
+    def _follows_from_text(self, answer: dict[str, Any]) -> bool:
+        """Whether a verifier gave the reward for the text alone; in a conversation, it sees more than the last text."""
+        by_agent = self._agent_rewards and part(answer, "info").get("reward_from") == "agent"
+        return answer.get("reward") is not None and not answer.get("messages") and not by_agent
 
     def find_unpaid(self, tally: Tally, arms: Collection[str]) -> Iterator[str]:
         """Yield the arms among `arms` whose answers have more tokens than the ledger has sampled tokens."""
@@ -147,7 +159,7 @@ class AnswerBook:
         until = time.monotonic() + (_LONGEST_S if thorough else 0.0)
         own = ((run.name, _read_answers(run, line) or {}) for run, line in latest)
         for place, answers in chain(own, self._shared.items()):
-            judged = [one for one in answers.values() if one.get("reward") is not None and not one.get("messages")]
+            judged = [one for one in answers.values() if self._follows_from_text(one)]
             random.shuffle(judged)
             for at, one in enumerate(judged):
                 if at >= _FEWEST and time.monotonic() >= until:

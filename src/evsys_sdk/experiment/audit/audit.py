@@ -11,6 +11,7 @@ the journal. A fact that cannot be checked on this machine is reported as unchec
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,6 +25,7 @@ from ...errors import EvsysError
 from ...record.anchors import check_anchors, is_head_noted
 from ...record.events import Kind, verify_chain
 from ...record.evidence import broken_seals, find_replaced_weights, hash_recorded_config
+from ...record.flat_config import flatten_config
 from ...record.folders import read_conclusion
 from ...record.jsonl_file import find_repeated_keys
 from ...record.layout import ExperimentFiles
@@ -68,9 +70,13 @@ def audit_experiment(
 
 
 def _imports_of(record: ExperimentRecord) -> list[str]:
-    """Files of this project that the run imported; other paths are ignored, because the record is not trusted."""
+    """Files of this project that the run imported, with its agents; the record is not trusted with other paths."""
     here = Path.cwd()
     named = [text(one) for one in items(record.start.get("imports"))]
+    settings = flatten_config(record.config or {})
+    agents = [text(value) for path, value in settings.items() if path.endswith("agent_import_path")]
+    modules = dict.fromkeys(re.split(r":|\.(?=\w+$)", one)[0] for one in agents)
+    named += [file for module in modules if Path(file := f"{module.replace('.', '/')}.py").is_file()]
     return [one for one in named if one.endswith(".py") and (here / one).resolve().is_relative_to(here)]
 
 
@@ -197,7 +203,7 @@ def _check_judged_answers(case: Case) -> Iterator[str]:
     if failure := case.recheck.failure:
         found = [*found, Doubt(failure)]
     elif not checked and not found:
-        raise Unchecked("its tasks have changed since" if changed else "its verifiers cannot be run here")
+        raise Unchecked("its tasks have changed since" if changed else "none of its rewards can be recomputed here")
     yield from found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import EvsysError
 from ...record.events import Event, Kind
+from ...record.flat_config import flatten_config
 from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
 from .answers import AnswerBook
@@ -60,7 +61,8 @@ class Case:
 
     @cached_property
     def answers(self) -> AnswerBook:
-        return AnswerBook(self.runs, self.recheck, self.record.shared_answers)
+        with_agent = any(path.endswith(("agent_import_path", "agent.kind")) for path in flatten_config(self.config))
+        return AnswerBook(self.runs, self.recheck, self.record.shared_answers, agent_rewards=with_agent)
 
 
 @dataclass(frozen=True, slots=True)

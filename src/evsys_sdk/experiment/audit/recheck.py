@@ -35,6 +35,7 @@ from ...record.evidence import hash_conclusion_page
 from ...record.flat_config import flatten_config
 from ...record.folders import read_conclusion_page
 from ...registry import get_verifier, registry
+from ...rollouts.rollout import opening
 from ...settings import import_project_code
 from ...training.blocking import run_blocking
 from ...user_code import default_limit_s
@@ -154,7 +155,8 @@ def judge_here(task: HarborTask, answer: str) -> float | None:
     """Compute a reward with a verifier registered in this process; None if it fails."""
     what = task.verifier
     assert isinstance(what, InProcessVerifier)
-    given = VerifierInput(prompt=text_of(task.instruction), completion=answer, task=task)
+    conversation = [*opening(task), {"role": "assistant", "content": answer}]
+    given = VerifierInput(prompt=text_of(task.instruction), completion=answer, messages=conversation, task=task)
     try:
         return run_blocking(lambda: _reward(what, given))
     except EvsysError:

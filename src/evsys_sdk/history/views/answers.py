@@ -90,7 +90,8 @@ class Errors:
 
     def confusions(self) -> list[tuple[tuple[str, str], int]]:
         """The most frequent pairs of expected and wrong answer that occur more than once, with their counts."""
-        wrong = (answer for answer in self.wrong if answer.expected is not None)
+        # A right last answer earns a part of the reward where earlier turns count.
+        wrong = (answer for answer in self.wrong if answer.expected not in (None, answer.got))
         pairs = Counter((clip(answer.expected or "", 60), clip(answer.got, 60)) for answer in wrong)
         return [(pair, count) for pair, count in pairs.most_common(_MOST_PAIRS) if count > 1]
 
