@@ -32,7 +32,7 @@ from ..record.project_files.claims import Claimed, find_same_evidence, note_clai
 from ..record.values import text
 from .arms.arm import expand_arms
 from .arms.overrides import DRY_RUN_ROWS
-from .audit.identity import hash_own_code
+from .audit.identity import hash_evaluating_code, hash_own_code
 from .benchmark_plan import load_entry
 from .hypothesis import MEANS, Claim, find_claim
 
@@ -121,7 +121,8 @@ def _identify_evidence(config: ExperimentConfig, benchmarks: Sequence[Benchmark]
             entries,
             [benchmark.sha256 for benchmark in benchmarks],
             {path: _hash_source(locate_rows(path)) for path in sorted(sources)},
-            hash_own_code(runs, benchmarks),
+            {name: code for run in runs for name, code in hash_own_code(run).items()}
+            | hash_evaluating_code(benchmarks),
         ]
     )
 

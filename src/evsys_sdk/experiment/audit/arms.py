@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from ...config import ExperimentConfig
@@ -30,14 +29,15 @@ def find_stray_arms(case: Case) -> Iterator[str]:
     for name in sorted({*there} - started):
         if case.is_chained and (there[name].result is not None or there[name].score_lines):
             yield f"{name} has results, and the journal never started it"
-    yield from (f"{name} ended, and its folder is gone" for name in sorted(case.ends) if name not in there)
-    completed = any(event.text("status") == "completed" for event in case.of_kind(Kind.ENDED))
-    if completed:  # only a completed experiment has started all announced arms
+    if any(event.text("status") == "completed" for event in case.of_kind(Kind.ENDED)):
+        # Only a completed experiment has started all announced arms.
         announced = {text(part(one).get("arm")) for one in items(case.record.start.get("arms"))} - {""}
         yield from (f"{name} was announced, and never started" for name in sorted(announced - started))
-    for name, event in case.ends.items() if case.is_chained else ():
+    for name, event in sorted(case.ends.items()):
         run = there.get(name)
-        if run is not None and run.result is not None and (what := _find_difference(event.payload, run)):
+        if run is None:
+            yield f"{name} ended, and its folder is gone"
+        elif case.is_chained and run.result is not None and (what := _find_difference(event.payload, run)):
             yield f"{name}: run_result.json has other {what} than the journal took when it ended"
 
 
@@ -48,25 +48,19 @@ def _find_difference(stated: Object, run: RunRecord) -> str | None:
     compared = (
         ("metrics", part(stated, "metrics"), part(result, "metrics")),
         ("status", text(stated.get("status")), text(result.get("status"))),
-        *(("costs", stated[name], extras.get(name)) for name in ("tokens", "spend") if name in stated),
-        ("words about its scores", text(stated.get("unscored")), text(extras.get("unscored"))),
-        ("words", stated.get("result") or hashed, hashed),
+        ("unscored", text(stated.get("unscored")), text(extras.get("unscored"))),
+        ("values", stated.get("result") or hashed, hashed),
     )
     return next((what for what, one, other in compared if one != other), None)
 
 
 def find_equal_seeds(case: Case) -> Iterator[str]:
     """Check that no two arms of a run have the same loss in every step: such copies are not independent seeds."""
-    of_size: dict[tuple[str, int], list[RunRecord]] = {}
+    first: dict[tuple[str, str | None], RunRecord] = {}
     for run in case.runs:
-        with suppress(OSError):
-            of_size.setdefault((run.run, run.files.logs.metrics.stat().st_size), []).append(run)
-    for alike in of_size.values():
-        first: dict[str | None, RunRecord] = {}
-        for run in alike if len(alike) > 1 else ():  # logs may be long: read only those of the same size
-            before = first.setdefault(hash_file(run.files.logs.metrics), run)
-            if before is not run and len({value for _, value in run.logged.get("loss", [])}) >= _TELLING:
-                yield f"{run.name} and {before.name} have the same loss in every step: their seeds made no difference"
+        before = first.setdefault((run.run, hash_file(run.files.logs.metrics)), run)
+        if before is not run and len({value for _, value in run.logged.get("loss", [])}) >= _TELLING:
+            yield f"{run.name} and {before.name} have the same loss in every step: their seeds made no difference"
 
 
 def find_misquoted_scores(case: Case) -> Iterator[str]:
@@ -81,28 +75,13 @@ def find_misquoted_scores(case: Case) -> Iterator[str]:
                 yield f"{run.name}: its result has {metric} {run.metrics[metric]:.6g}, and no scoring of it gives that"
 
 
-def find_dropped_scores(case: Case) -> Iterator[str]:
-    """Check that no arm failed after its final evaluation, which excludes its scores from the comparison."""
-    for run in case.runs:
-        steps, total = [number(line.get("step")) or 0.0 for line in run.score_lines], run.total_steps
-        if run.status == "failed" and total and steps and max(steps) >= total:
-            yield f"{run.name} failed after it had been scored at its end, and its scores are left out"
-
-
 def find_contamination(case: Case) -> Iterator[str]:
     """Check that neither the training rows nor the trained batches, also of killed attempts, contain tasks."""
     yield from (str(one) for one in items(case.record.start.get("contamination")))
-    noted = read_trained_tasks(case.events)
-    seen = {(arm, name): (len(tasks), tasks) for arm, found in noted.items() for name, tasks in found.items()}
-    for event in case.of_kind(Kind.ARM_ENDED):
-        for name in event.part("trained_on"):
-            stated = part(event.payload, "trained_on", name)
-            n, first = int(number(stated.get("n")) or 0), [str(task) for task in items(stated.get("first"))]
-            key = event.text("arm"), name
-            seen[key] = max(seen.get(key, (0, [])), (n, first), key=lambda one: one[0])
-    for (arm, name), (n, tasks) in seen.items():
-        named = ", ".join(f"'{task}'" for task in tasks[:_NAMED])
-        yield f"{arm} was trained on {n} tasks of '{name}': {named}"
+    for arm, found in read_trained_tasks(case.events).items():
+        for name, tasks in found.items():
+            named = ", ".join(f"'{task}'" for task in tasks[:_NAMED])
+            yield f"{arm} was trained on {len(tasks)} tasks of '{name}': {named}"
 
 
 def find_unequal_parts(case: Case) -> Iterator[str]:
@@ -113,12 +92,20 @@ def find_unequal_parts(case: Case) -> Iterator[str]:
     stated: list[tuple[str, tuple[Any, ...], Any]] = []
     for run in case.runs:
         identity = run.identity or {}
-        stated += [(run.name, (what,), read(identity)) for what, read in COMPARED.items() if identity]
-        model = f"weights of the model {text(part(run.config, 'model').get('name'))}"
-        stated.append((run.name, (model,), text(part(identity, "weights").get("model")) or None))
+        weights, benchmarks = part(identity, "weights"), part(identity, "benchmarks")
+        parts: list[tuple[tuple[Any, ...], Any]] = [
+            (("weights",), weights and (text(weights.get("checkpoint")) or "the model's own")),
+            ((f"weights of the model {text(part(run.config, 'model').get('name'))}",), text(weights.get("model"))),
+            (("backend",), identity.get("backend")),
+        ]
+        parts += [
+            ((what,), {name: part(one).get(field) for name, one in benchmarks.items()})
+            for what, field in COMPARED.items()
+        ]
         for place, rows in part(identity, "rows").items():
             key = f"rows of {place}, with one config and seed", run.seed, text(part(rows).get("config"))
-            stated.append((run.name, key, text(part(rows).get("sha256"))))
+            parts.append((key, text(part(rows).get("sha256"))))
+        stated += [(run.name, key, value or None) for key, value in parts]
     for (what, *_), one, other in _find_disagreement(stated):
         if what not in about:
             yield f"{one} and {other} do not have the same {what}, and the claim is not about that"

@@ -37,7 +37,7 @@ from ..benchmark_plan import load_entry
 from ..hypothesis import hypothesis_sha256
 from . import arms
 from .answers import name_scoring
-from .case import Case, Doubt, Fact, Unchecked
+from .case import Case, Fact, Unchecked
 from .recheck import Rechecker, compare_conclusions, find_edited_page
 from .report import AuditReport
 
@@ -201,7 +201,7 @@ def _check_judged_answers(case: Case) -> Iterator[str]:
         raise Unchecked("no benchmark of it can be read here")
     found, checked, changed = case.answers.judge_again(tasks, thorough=not case.before_conclusion)
     if failure := case.recheck.failure:
-        found = [*found, Doubt(failure)]
+        found = [*found, failure]
     elif not checked and not found:
         raise Unchecked("its tasks have changed since" if changed else "none of its rewards can be recomputed here")
     yield from found
@@ -228,7 +228,6 @@ _OF_RECORD = (
     Fact("contamination", arms.find_contamination, invalidates=False),
     Fact("near_matches", lambda case: case.record.near_matches, is_remark=True),
     Fact("code", arms.find_changed_code, invalidates=False),
-    Fact("dropped", arms.find_dropped_scores, is_remark=True),
     Fact("looks", arms.find_late_seeds),
 )
 """Facts that depend on the files of the record alone."""

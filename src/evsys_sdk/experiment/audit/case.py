@@ -21,12 +21,6 @@ class Unchecked(Exception):
     """Raised with the reason why a fact cannot be checked on this machine."""
 
 
-class Doubt(str):
-    """A finding that is flagged, but does not invalidate the experiment."""
-
-    __slots__ = ()
-
-
 @dataclass
 class Case:
     """One experiment under audit."""
@@ -87,5 +81,4 @@ class Fact:
             why = f"the record could not be read: {type(error).__name__}: {error}"
             return AuditCheck(self.name, "flagged", [why], True, of_record)
         state = "ok" if not found else "remark" if self.is_remark else "flagged"
-        certain = state == "flagged" and any(not isinstance(one, Doubt) for one in found)
-        return AuditCheck(self.name, state, found, self.invalidates and certain, of_record)
+        return AuditCheck(self.name, state, found, self.invalidates and state == "flagged", of_record)

@@ -7,33 +7,32 @@ the identity records their content.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from ..._version import __version__
-from ...config import ExperimentConfig, RunConfig
+from ...config import DataConfig, ExperimentConfig, RunConfig
 from ...data import describe_source
 from ...data.code_hash import code_hash
 from ...data.types import InProcessVerifier
 from ...errors import EvsysError
 from ...eval.benchmark import Benchmark
 from ...paths import in_project
-from ...protocols import Row
-from ...record.evidence import hash_value
+from ...record.evidence import hash_file, hash_value
 from ...record.layout import ExperimentFiles
 from ...record.values import part, read_json, text
 from ...registry import get_agent, get_algorithm, get_backend, get_transform, get_verifier
 from ...rollouts.harness import import_agent
 from ..arms.arm import expand_arms
-from ..arms.rows import RowLoader, content_hash, row_reader
+from ..arms.rows import RowLoader, row_reader
 from ..benchmark_plan import PlannedBenchmark
 from .recheck import is_deterministic
 
 _PACKAGES = ("numpy", "torch", "transformers", "peft", "tinker", "harbor")
 _PACKAGE = __name__.partition(".")[0]
-_BUILT_IN = "evsys-sdk"
 _UNKNOWN = "unknown"
 _PACE = ("concurrency", "timeout_s", "run_every", "models", "tags")
 """Benchmark settings that do not affect the score of a model: schedule, speed, other models and tags."""
@@ -43,124 +42,94 @@ _MOST_HASHED = 64 << 20
 
 def identify_run(run: RunConfig, load_rows: RowLoader, planned: Iterable[PlannedBenchmark]) -> dict[str, Any]:
     """Compute the identity of an arm, including the rows of all its stages; it is stored before the first step."""
-    planned, stages = list(planned), run.stages()
-    rows = {stage.data_path: load_rows(stage.data) for stage in stages if stage.data is not None}
-    agents = [found for stage in stages if (found := _identify_agent(stage.params)) is not None]
-    named = _hash_recipe(run)
+    started = run.model.init_from_checkpoint or run.model.load_checkpoint_path
+    backend = _hash_code(partial(get_backend, run.backend.kind))
     return {
-        "own_code": {name: found for name, found in named.items() if _is_hash(found) and found != _hash_package()},
-        "weights": _identify_weights(run),
-        "backend": _identify_backend(run),
-        "algorithm": named[f"algorithm '{run.algorithm.kind}'"],
-        "rows": {
-            stage.data_path: {
-                "config": hash_value(stage.data.model_dump(mode="json")),
-                "sha256": load_rows.hash_rows(stage.data),
-            }
-            for stage in stages
-            if stage.data is not None
+        "own_code": hash_own_code(run, _reward_verifiers(run, load_rows)),
+        "weights": {
+            "model": _name_weights(run.model.name),
+            "checkpoint": None if started is None else _name_weights(started),
         },
-        "rewards": _verifiers({name for found in rows.values() for name in _names_in(found)}),
-        "agent": agents[0] if len(agents) == 1 else hash_value(agents) if agents else None,
+        "backend": "evsys-sdk" if backend == _hash_package() else backend,  # built-in backends are interchangeable
+        "rows": {
+            path: {"config": hash_value(data.model_dump(mode="json")), "sha256": load_rows.hash_rows(data)}
+            for path, data in _list_sources(run)
+        },
         "benchmarks": {f"{one.split}/{one.label}": _identify_benchmark(one) for one in planned},
         "packages": {"evsys-sdk": __version__, **_versions()},
     }
 
 
 def _identify_benchmark(planned: PlannedBenchmark) -> dict[str, Any]:
-    names = {name for task in planned.benchmark.tasks for name in _verifier_names(task.verifier)}
+    names = sorted(_list_verifiers(planned.benchmark))
     return {
         "tasks": planned.benchmark.sha256,
-        "verifiers": _verifiers(names),
-        "nondeterministic": sorted(name for name in names if not is_deterministic(name)),
+        "verifiers": hash_evaluating_code([planned.benchmark]),
+        "nondeterministic": [name for name in names if not is_deterministic(name)],
         "harness": hash_value(planned.settings.harness.description),
         "settings": hash_value(planned.entry.model_dump(mode="json", exclude_defaults=True, exclude={*_PACE})),
     }
 
 
-def hash_own_code(runs: Sequence[RunConfig], benchmarks: Iterable[Benchmark]) -> dict[str, str]:
-    """Hashes of the project's algorithms, transforms, scripts and verifiers that the runs use, by name."""
-    found = {name: code for run in runs for name, code in _hash_recipe(run).items()}
-    found |= _verifiers({name for one in benchmarks for task in one.tasks for name in _verifier_names(task.verifier)})
-    return {name: code for name, code in found.items() if code != _hash_package()}
+def hash_evaluating_code(benchmarks: Iterable[Benchmark]) -> dict[str, str]:
+    """Hashes of the verifiers of benchmarks, by name."""
+    names = {name for benchmark in benchmarks for name in _list_verifiers(benchmark)}
+    return {name: _hash_code(partial(get_verifier, name), exact=True) for name in sorted(names)}
 
 
-def _hash_recipe(run: RunConfig) -> dict[str, str]:
-    """Hashes of a run's algorithms, transforms and training scripts."""
-    stages = run.stages()
-    specs = [spec for stage in stages if stage.data is not None for spec in stage.data.transforms]
-    found = {f"algorithm '{kind}'": _hash_code(lambda kind=kind: get_algorithm(kind)) for kind in _kinds(run)}
-    found |= {f"transform '{spec.kind}'": _hash_code(lambda s=spec: get_transform(s.kind)) for spec in specs}
-    named = {str(stage.params.get("file")) for stage in stages if stage.kind == "script"}
-    paths = {name: path for name in named if (path := in_project(name)).is_file()}
-    scripts = {f"script '{name}'": hashlib.sha256(path.read_bytes()).hexdigest()[:16] for name, path in paths.items()}
-    return found | scripts
+def hash_own_code(run: RunConfig, verifiers: Iterable[str] = ()) -> dict[str, str]:
+    """Hashes of the project's recipes, transforms, agents, scripts and `verifiers` of a run, by kind and name."""
+    code: dict[str, Callable[[], Any]] = {
+        f"algorithm '{run.algorithm.kind}'": partial(get_algorithm, run.algorithm.kind)
+    }
+    found: dict[str, str] = {}
+    for stage in run.stages():
+        agent: dict[str, Any] = stage.params.get("agent") or {}
+        code[f"algorithm '{stage.kind}'"] = partial(get_algorithm, stage.kind)
+        for spec in stage.data.transforms if stage.data is not None else ():
+            code[f"transform '{spec.kind}'"] = partial(get_transform, spec.kind)
+        if path := stage.params.get("agent_import_path"):
+            code[f"agent '{path}'"] = partial(import_agent, str(path))
+        elif "kind" in agent:
+            code[f"agent '{agent['kind']}'"] = partial(get_agent, str(agent["kind"]))
+        if stage.kind == "script" and (script := hash_file(in_project(str(stage.params.get("file"))))):
+            found[f"script '{stage.params.get('file')}'"] = script
+    code |= {f"verifier '{name}'": partial(get_verifier, name) for name in verifiers}
+    found |= {name: _hash_code(load) for name, load in code.items()}
+    return {name: one for name, one in found.items() if one != _hash_package() and not one.startswith(_UNKNOWN)}
 
 
 def find_changed_content(folder: Path, config: ExperimentConfig) -> list[str]:
     """List rows, transforms and reward verifiers that changed after arms with a checkpoint had trained on them."""
     read, found = row_reader(config.data_store), dict[str, None]()
-    hashes: dict[str, str] = {}
     for arm in expand_arms(config):
         files = ExperimentFiles(folder).run(arm.name)
-        identity = part(read_json(files.identity))
-        if not identity or not files.checkpoints.exists():
+        identity = part(read_json(files.identity)) if files.checkpoints.exists() else {}
+        if not identity:
             continue
-        code, rewards, rows = (part(identity, name) for name in ("own_code", "rewards", "rows"))
-        for stage in arm.run.stages():
-            if stage.data is None:
-                continue
-            key = stage.data.model_dump_json()
-            if key not in hashes:
-                hashes[key] = content_hash(read(stage.data))
-                for name in _names_in(read(stage.data)):
-                    if _is_own_verifier(name) and rewards.get(name) not in (None, _verifiers([name])[name]):
-                        found[f"the code of verifier '{name}'"] = None
-            if part(rows, stage.data_path).get("sha256") not in (None, hashes[key]):
-                found[f"the rows of {describe_source(stage.data)}"] = None
-            for spec in stage.data.transforms:
-                before = code.get(f"transform '{spec.kind}'")
-                if before not in (None, _hash_code(lambda s=spec: get_transform(s.kind))):
-                    found[f"the code of transform '{spec.kind}'"] = None
+        rows, code = part(identity, "rows"), part(identity, "own_code")
+        for path, data in _list_sources(arm.run):
+            if part(rows, path).get("sha256") not in (None, read.hash_rows(data)):
+                found[f"the rows of {describe_source(data)}"] = None
+        now = hash_own_code(arm.run, _reward_verifiers(arm.run, read))
+        # Other code may change: the audit compares it between arms.
+        compared = (name for name in code if name.startswith(("transform ", "verifier ")))
+        found |= {f"the code of {name}": None for name in compared if code[name] != now.get(name)}
     return list(found)
 
 
-def _is_own_verifier(name: str) -> bool:
-    try:
-        return not str(get_verifier(name).__module__).startswith(f"{_PACKAGE}.")
-    except EvsysError:
-        return False
+def _list_sources(run: RunConfig) -> list[tuple[str, DataConfig]]:
+    return [(stage.data_path, stage.data) for stage in run.stages() if stage.data is not None]
 
 
-def _kinds(run: RunConfig) -> list[str]:
-    return list(dict.fromkeys([run.algorithm.kind, *(stage.kind for stage in run.stages())]))
+def _list_verifiers(benchmark: Benchmark) -> set[str]:
+    return {task.verifier.fn_name for task in benchmark.tasks if isinstance(task.verifier, InProcessVerifier)}
 
 
-def _verifier_names(verifier: Any) -> list[str]:
-    return [verifier.fn_name] if isinstance(verifier, InProcessVerifier) else []
-
-
-def _names_in(rows: Sequence[Row]) -> set[str]:
+def _reward_verifiers(run: RunConfig, read: RowLoader) -> set[str]:
     """Names of the verifiers in training rows."""
-    found: list[dict[str, Any]] = [one for row in rows if isinstance(one := row.get("verifier"), dict)]
-    return {str(one["fn_name"]) for one in found if "fn_name" in one}
-
-
-def _verifiers(names: Iterable[str]) -> dict[str, str]:
-    return {name: _hash_code(lambda name=name: get_verifier(name), exact=True) for name in sorted(names)}
-
-
-def _identify_backend(run: RunConfig) -> str:
-    """Hash of the project's own backend; one constant for all built-in backends, which are interchangeable."""
-    found = _hash_code(lambda: get_backend(run.backend.kind))
-    return _BUILT_IN if found == _hash_package() else found
-
-
-def _identify_agent(params: Mapping[str, Any]) -> str | None:
-    if path := params.get("agent_import_path"):
-        return _hash_code(lambda: import_agent(str(path)))
-    agent: dict[str, Any] = params.get("agent") or {}
-    return _hash_code(lambda: get_agent(str(agent["kind"]))) if "kind" in agent else None
+    rows = (row for _, data in _list_sources(run) for row in read(data))
+    return {name for row in rows if (name := text(part(row.get("verifier")).get("fn_name")))}
 
 
 def _hash_code(find: Callable[[], Any], *, exact: bool = False) -> str:
@@ -177,10 +146,6 @@ def _hash_code(find: Callable[[], Any], *, exact: bool = False) -> str:
         return f"{_UNKNOWN}: {type(error).__name__}"
 
 
-def _is_hash(found: str) -> bool:
-    return not found.startswith(_UNKNOWN)
-
-
 @cache
 def _hash_package() -> str:
     """Hash all code of this package; cached from the first call."""
@@ -192,20 +157,13 @@ def _hash_package() -> str:
     return digest.hexdigest()[:16]
 
 
-def _identify_weights(run: RunConfig) -> dict[str, Any]:
-    """Identify the model and its initial checkpoint: local files by their content, other references by name."""
-    model = run.model
-    started = model.init_from_checkpoint or model.load_checkpoint_path
-    return {"model": _name_weights(model.name), "checkpoint": None if started is None else _name_weights(started)}
-
-
 def _name_weights(reference: str) -> str:
+    """Local weights by their content, other references by name."""
     path = Path(reference)
     if not path.exists():
         return reference
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     digest = hashlib.sha256()
-    for file in files:
+    for file in sorted(file for file in (path, *path.rglob("*")) if file.is_file()):
         with file.open("rb") as content:
             digest.update(f"{file.relative_to(path)} {file.stat().st_size} ".encode() + content.read(_MOST_HASHED))
     return digest.hexdigest()[:32]
@@ -216,26 +174,10 @@ def _versions() -> dict[str, str]:
 
     found: dict[str, str] = {}
     for name in _PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
-def _of_benchmarks(identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:
-    """One field of all benchmarks; None if an earlier version wrote the identity without it."""
-    benchmarks: dict[str, dict[str, Any]] = identity.get("benchmarks") or {}
-    found = {name: one.get(what) for name, one in benchmarks.items()}
-    return None if None in found.values() else found
-
-
-COMPARED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "weights": lambda identity: text(part(identity, "weights").get("checkpoint")) or "the model's own",
-    "backend": lambda identity: identity.get("backend"),
-    "verifier": lambda identity: _of_benchmarks(identity, "verifiers"),
-    "agent": lambda identity: _of_benchmarks(identity, "harness"),
-    "benchmark": lambda identity: _of_benchmarks(identity, "tasks"),
-    "way of scoring": lambda identity: _of_benchmarks(identity, "settings"),
-}
-"""Part of an arm -> its value; compared arms must have the same value, unless the claim is about this part."""
+COMPARED = {"verifier": "verifiers", "agent": "harness", "benchmark": "tasks", "way of scoring": "settings"}
+"""Part of an evaluation -> its field in the identity of a benchmark."""

@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -100,37 +100,22 @@ class Rechecker:
         """Send a question to the process of the project's code; None if it has no value or has failed."""
         if self._gave_up:
             return None
-        if self._project is None:
-            self._project = self._start()
-            said = self._hear(self._project)
-            if said is not None and not said.get("ready"):
-                self._gave_up = True  # the project cannot be imported on this machine
-                return None
-        try:
-            assert self._project.stdin is not None
+        self._project = self._project or self._start()
+        assert self._project.stdin is not None
+        assert self._project.stdout is not None
+        with suppress(OSError):  # the process may have ended
             self._project.stdin.write(json.dumps(question) + "\n")
             self._project.stdin.flush()
-        except OSError:  # the process has ended
-            pass
-        value = (self._hear(self._project) or {}).get("value")
-        return float(value) if isinstance(value, int | float) else None
-
-    def _hear(self, project: subprocess.Popen[str]) -> dict[str, Any] | None:
-        """Read the next answer; give up after a timeout, because a late answer would be read as the next one."""
-        assert project.stdout is not None
         limit_s = default_limit_s()
         # Each question has one line as answer, so that no line stays in the buffer, where `select` misses it.
-        ready = not self._gave_up and select.select([project.stdout], [], [], limit_s)[0]
+        ready = select.select([self._project.stdout], [], [], limit_s)[0]
         try:
-            said = json.loads(project.stdout.readline()) if ready else None
-        except ValueError:
-            said = None
-        if isinstance(said, dict):
-            return cast("dict[str, Any]", said)
-        why = "ended its process" if ready else f"took longer than {limit_s:g} s"
-        self.failure = self.failure or f"the project's code {why} instead of judging an answer again"
-        self._gave_up = True
-        return None
+            return json.loads(self._project.stdout.readline() if ready else "")["value"]
+        except (ValueError, TypeError, KeyError):
+            why = "ended its process" if ready else f"took longer than {limit_s:g} s"
+            self.failure = f"the project's code {why} instead of judging an answer again"
+            self._gave_up = True  # a late answer would be read as the next one
+            return None
 
     def _start(self) -> subprocess.Popen[str]:
         # -P keeps the project's folder off sys.path, where a file could shadow a module of the SDK or of Python.
@@ -217,27 +202,21 @@ def _answer_for_project(imports: Sequence[str]) -> None:
         os.dup2(2, 1)  # redirect prints of the project to stderr
         try:
             import_project_code(imports)
-        except EvsysError as error:
-            if not isinstance(error.__cause__, SystemExit):  # the project or its libraries are missing
-                answers.write('{"ready": false}\n')
-            return
-        answers.write('{"ready": true}\n')
-        answers.flush()
+        except EvsysError as error:  # if it is missing on this machine, so are its verifiers
+            if isinstance(error.__cause__, SystemExit):
+                return
         for line in sys.stdin:
             question = json.loads(line)
             if "task" in question:
-                task = from_dict(question["task"])
-                assert isinstance(task, HarborTask)
+                task = cast("HarborTask", from_dict(question["task"]))
                 known = isinstance(task.verifier, InProcessVerifier) and is_deterministic(task.verifier.fn_name)
                 value = judge_here(task, question["answer"]) if known else None
             else:
-                value = measure_here(question["metric"], [_as_samples(one) for one in question["samples"]])
+                samples = [[ScoredSample(**one) for one in task["samples"]] for task in question["samples"]]
+                names = [task["task_id"] for task in question["samples"]]
+                value = measure_here(question["metric"], [*map(TaskSamples, names, samples)])
             answers.write(json.dumps({"value": value}) + "\n")
             answers.flush()
-
-
-def _as_samples(one: dict[str, Any]) -> TaskSamples:
-    return TaskSamples(one["task_id"], [ScoredSample(**sample) for sample in one["samples"]])
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,9 +24,6 @@ class AuditCheck:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.evidence[0]}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "state": self.state, "evidence": self.evidence, "invalidates": self.invalidates}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,5 +56,6 @@ class AuditReport:
         return next((str(check) for check in self.flags if check.invalidates), None)
 
     def to_dict(self) -> dict[str, Any]:
-        checks = [check.to_dict() for check in self.checks]
+        """The JSON object of `evsys audit --json`."""
+        checks = [asdict(check) for check in self.checks]
         return {"path": str(self.path), "clean": self.clean, "invalid": self.invalid, "checks": checks}
