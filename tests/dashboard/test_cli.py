@@ -86,4 +86,4 @@ def test_an_export_is_the_page_with_its_answers_and_nothing_that_was_written_is_
     data = json.loads(script.removeprefix("globalThis.EVSYS_EXPORT = ").removesuffix(";\n"))
     assert data["answers"][f"/experiments/{data['experiment']}"]["claim"]["text"] == "<script>alert(1)</script>"
     assert main(["dashboard", "export", "routing"]) == 1
-    assert "there is something already" in capsys.readouterr().err
+    assert "it exists already" in capsys.readouterr().err

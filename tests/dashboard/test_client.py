@@ -109,9 +109,9 @@ def test_offline_needs_no_key_and_sends_nothing(tmp_path: Path, monkeypatch: pyt
     ("name", "value", "told"),
     [
         ("EVSYS_OFFLINE", "perhaps", "EVSYS_OFFLINE is 'perhaps'"),
-        ("EVSYS_API_URL", "ftp://there", "no address"),
+        ("EVSYS_API_URL", "ftp://there", "not an address"),
         ("EVSYS_API_URL", "http://user:pw@there", "more than an address"),
-        ("EVSYS_API_URL", "http://there:99999", "no address"),
+        ("EVSYS_API_URL", "http://there:99999", "not an address"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(
@@ -183,7 +183,7 @@ def test_a_single_record_that_the_server_puts_aside_is_told_and_the_rest_arrives
     client = DashboardClient()
     experiment = client.create_experiment("e")
     at_stand_in.reject = "anchor"
-    with pytest.raises(DashboardClientError, match="put 1 records aside: record 2: not wanted"):
+    with pytest.raises(DashboardClientError, match="quarantined 1 records: record 2: not wanted"):
         client.anchor("abc", experiment_id=experiment)
     client.update_experiment(experiment, status="completed")
     assert client.close()

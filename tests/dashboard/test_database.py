@@ -168,7 +168,7 @@ def test_only_an_intact_copy_is_restored(tmp_path: Path, content: bytes) -> None
     ("address", "told"),
     [
         ("mysql://x/y", "only SQLite files and PostgreSQL"),
-        ("://", "no address"),
+        ("://", "not an address"),
         ("postgresql://u:secret@127.0.0.1:9/x", "cannot be used"),
     ],
 )

@@ -38,7 +38,7 @@ _INDEX, _SCRIPT = "index.html", "data.js"
 def export_experiment(folder: Path, target: Path, page: Path | None = None) -> list[str]:
     """Export an experiment to the folder `target`, to be opened as `index.html`; return the files."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{target}: there is something already. Name a new folder with --output.")
+        raise DataError(f"{target}: it exists already. Name a new folder with --output.")
     page = page or PAGE
     index = page / _INDEX
     if not index.is_file():
@@ -59,25 +59,25 @@ def export_experiment(folder: Path, target: Path, page: Path | None = None) -> l
 def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
     """The session and all API answers for one experiment, keyed by the request path that the page uses."""
     detail, data = describe_experiment(records, id), records.experiment(id)
-    own = f"/experiments/{quote(id, safe='')}"
+    base = f"/experiments/{quote(id, safe='')}"
     answers: dict[str, Any] = {
-        own: detail,
-        f"{own}/spend": sum_spend(records, id),
-        f"{own}/lineage": trace_lineage(records, id),
+        base: detail,
+        f"{base}/spend": sum_spend(records, id),
+        f"{base}/lineage": trace_lineage(records, id),
     }
     remarks: list[str] = []
     journal = records.events(id, "", LARGEST_PAGE)
     if journal.next is not None:
         remarks.append(f"the first {LARGEST_PAGE} events")
-    answers[f"{own}/journal"] = journal.model_copy(update={"next": None})
+    answers[f"{base}/journal"] = journal.model_copy(update={"next": None})
     arms = [arm.arm for arm in data.experiment.arms]
     for arm in arms[:MOST_ARMS]:
-        answers[f"{own}/arms/{quote(arm, safe='')}"] = detail_of_arm(records, data, arm)
+        answers[f"{base}/arms/{quote(arm, safe='')}"] = detail_of_arm(records, data, arm)
     if len(arms) > MOST_ARMS:
         remarks.append(f"{MOST_ARMS} of {len(arms)} arms")
-    answers |= dict(_curves(records, detail, own))
-    answers |= dict(_items(records, detail, own))
-    answers |= _rollouts(records, id, own, remarks)
+    answers |= dict(_curves(records, detail, base))
+    answers |= dict(_items(records, detail, base))
+    answers |= _rollouts(records, id, base, remarks)
     session = PageSession(
         mode="local",
         project="",
@@ -90,47 +90,50 @@ def collect_answers(records: LocalRecords, id: str) -> dict[str, Any]:
     return {"session": session.model_dump(), "experiment": id, "remarks": remarks, "answers": dumped}
 
 
-def _curves(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterator[tuple[str, Any]]:
+def _curves(records: LocalRecords, detail: ExperimentDetail, base: str) -> Iterator[tuple[str, Any]]:
     """Yield the curves: the default metric over every axis, the other metrics over steps."""
     id, runs = detail.experiment.id, [run.run for run in runs_of(detail.experiment)[:MOST_RUNS_DRAWN]]
     first = draw_curves(records, id, CurveQuery(points=_POINTS, runs=runs))
-    yield f"{own}/curves", first
+    yield f"{base}/curves", first
     for metric in first.metrics[:MOST_METRICS]:
         axes = first.axes if metric == first.metric else ["step"]
         for axis in (name for name in AXES if name in axes):
-            drawn = draw_curves(records, id, CurveQuery(metric, axis, _POINTS, runs=runs))
-            asked = f"metric={quote_plus(metric)}&x={axis}"
+            curves = draw_curves(records, id, CurveQuery(metric, axis, _POINTS, runs=runs))
+            query = f"metric={quote_plus(metric)}&x={axis}"
             yield (
-                f"{own}/curves?{asked}",
-                drawn.model_copy(update={"axes": axes, "metrics": first.metrics[:MOST_METRICS]}),
+                f"{base}/curves?{query}",
+                curves.model_copy(update={"axes": axes, "metrics": first.metrics[:MOST_METRICS]}),
             )
 
 
-def _items(records: LocalRecords, detail: ExperimentDetail, own: str) -> Iterator[tuple[str, Any]]:
+def _items(records: LocalRecords, detail: ExperimentDetail, base: str) -> Iterator[tuple[str, Any]]:
     """Yield the comparison by task of every run with the baseline, for every metric."""
     id = detail.experiment.id
     first = list_items(records, id, limit=LARGEST_PAGE)
-    yield f"{own}/items", first
+    yield f"{base}/items", first
     for run in runs_of(detail.experiment)[:MOST_RUNS_DRAWN]:
         for metric in first.metrics:
-            found = list_items(records, id, metric=metric, a=first.a, b=run.run, limit=LARGEST_PAGE)
-            yield f"{own}/items?a={quote_plus(first.a)}&b={quote_plus(run.run)}&metric={quote_plus(metric)}", found
+            items = list_items(records, id, metric=metric, a=first.a, b=run.run, limit=LARGEST_PAGE)
+            yield (
+                f"{base}/items?a={quote_plus(first.a)}&b={quote_plus(run.run)}&metric={quote_plus(metric)}",
+                items,
+            )
 
 
-def _rollouts(records: LocalRecords, id: str, own: str, remarks: list[str]) -> dict[str, Any]:
+def _rollouts(records: LocalRecords, id: str, base: str, remarks: list[str]) -> dict[str, Any]:
     """The list of rollouts and the detail of each, latest step first."""
-    found: list[RolloutLine] = []
+    rollouts: list[RolloutLine] = []
     page = records.rollouts(id, RolloutQuery(limit=LARGEST_PAGE))
     first = page
-    found += page.items
-    while page.next is not None and len(found) < MOST_ROLLOUTS:
+    rollouts += page.items
+    while page.next is not None and len(rollouts) < MOST_ROLLOUTS:
         page = records.rollouts(id, RolloutQuery(limit=LARGEST_PAGE, cursor=page.next))
-        found += page.items
-    if first.total > len(found):
-        remarks.append(f"{len(found)} of {first.total} rollouts")
-    answers: dict[str, Any] = {f"{own}/rollouts": first.model_copy(update={"items": found, "next": None})}
-    for rollout in found:
-        answers[f"{own}/rollouts/{quote(rollout.id, safe='')}"] = records.rollout(id, rollout.id)
+        rollouts += page.items
+    if first.total > len(rollouts):
+        remarks.append(f"{len(rollouts)} of {first.total} rollouts")
+    answers: dict[str, Any] = {f"{base}/rollouts": first.model_copy(update={"items": rollouts, "next": None})}
+    for rollout in rollouts:
+        answers[f"{base}/rollouts/{quote(rollout.id, safe='')}"] = records.rollout(id, rollout.id)
     return answers
 
 

@@ -53,29 +53,29 @@ LONGEST_ID = 200
 _NOT_IN_IDS = frozenset("/\\")  # path separators in a URL even if quoted; all other characters can be quoted
 
 
-def _statements(kind: str, model: type) -> dict[str, _Kind]:
+def _field_types(kind: str, model: type) -> dict[str, _Kind]:
     """Field -> its JSON type."""
-    own = {one.name: str(one.type).removesuffix(" | None") for one in fields(model) if one.name not in ("id", "path")}
-    found = {name: _KINDS.get(stated) or _KINDS.get(stated.partition("[")[0]) for name, stated in own.items()}
-    more = {name: wanted for wanted, names in _MORE[kind].items() for name in names.split()}
-    return {name: wanted for name, wanted in found.items() if wanted is not None} | more
+    declared = {field.name: str(field.type).removesuffix(" | None") for field in fields(model)}
+    types = {name: _KINDS.get(text) or _KINDS.get(text.partition("[")[0]) for name, text in declared.items()}
+    more = {name: type_ for type_, names in _MORE[kind].items() for name in names.split()}
+    return {name: type_ for name, type_ in types.items() if type_ and name not in ("id", "path")} | more
 
 
-STATEMENTS = {"experiment": _statements("experiment", ExperimentView), "run": _statements("run", RunRecord)}
+FIELD_TYPES = {"experiment": _field_types("experiment", ExperimentView), "run": _field_types("run", RunRecord)}
 """Fields that a client can set, by kind; the server keeps the last value of each."""
 
 
 def check_fields(kind: Literal["experiment", "run"], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return `fields` if all are known and of the right type, else raise; null deletes a value."""
-    known = STATEMENTS[kind]
+    types = FIELD_TYPES[kind]
     for name, value in fields.items():
-        if name not in known:
-            hint = suggest(name, known) or f"Known: {', '.join(known)}."
+        if name not in types:
+            hint = suggest(name, types) or f"Known: {', '.join(types)}."
             raise DataError(f"a {kind} has no field {show(name)}. {hint}")
-        wanted = known[name]
+        type_ = types[name]
         # `bool` is a subclass of `int`
-        if value is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
-            raise DataError(f"{name} of a {kind} is {show(value)}. It should be {_WORDS[wanted]}.")
+        if value is not None and (not isinstance(value, type_) or isinstance(value, bool)):
+            raise DataError(f"{name} of a {kind} is {show(value)}. It should be {_WORDS[type_]}.")
     return dict(fields)
 
 

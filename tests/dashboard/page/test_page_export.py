@@ -58,7 +58,7 @@ def test_what_a_model_wrote_cannot_leave_the_data(project: tuple[Path, dict[str,
 
 def test_a_folder_that_has_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x", "utf-8")
-    with pytest.raises(DataError, match="there is something already"):
+    with pytest.raises(DataError, match="it exists already"):
         export_experiment(tmp_path, tmp_path)
 
 

@@ -279,7 +279,7 @@ def _sync_experiment(folder: Path, as_json: bool) -> int:
 
     client = DashboardClient(offline=False)
     try:
-        id = report_experiment(client, folder, whole=True)
+        id = report_experiment(client, folder, complete=True)
     finally:
         arrived = client.close(timeout_s=600.0)
     if not arrived:

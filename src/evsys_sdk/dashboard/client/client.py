@@ -62,7 +62,7 @@ class DashboardClient:
         self._sender: Sender | None = None
         self._opening = threading.Lock()
         self._forks = 0
-        self._told: DashboardClientError | None = None
+        self._warned: DashboardClientError | None = None
 
     # -- experiments and runs ------------------------------------------------------------------------------------------
 
@@ -81,10 +81,10 @@ class DashboardClient:
         """Report a new experiment; return its id. An existing id updates that experiment."""
         id = check_id(experiment_id) if experiment_id is not None else new_id()
         fields: dict[str, Any] = {"name": _text("the experiment's name", name), "status": "running"}
-        stated: dict[str, Any] = {"hypothesis": hypothesis, "description": description, "recipe_kind": recipe_kind}
-        stated |= {"config": dict(config or {}), "tags": list(tags), "parent_id": parent_experiment_id or ""}
+        optional: dict[str, Any] = {"hypothesis": hypothesis, "description": description, "recipe_kind": recipe_kind}
+        optional |= {"config": dict(config or {}), "tags": list(tags), "parent_id": parent_experiment_id or ""}
         # Only given values are sent, so that an existing experiment keeps its other fields.
-        fields |= {name: value for name, value in stated.items() if value}
+        fields |= {name: value for name, value in optional.items() if value}
         self._report({"kind": "experiment", "id": id, "set": {"started": time.time(), **fields}})
         return id
 
@@ -120,8 +120,8 @@ class DashboardClient:
         With `experiment_id`, an unknown run is created.
         """
         changes = check_fields("run", jsonable(fields))
-        whose = {} if experiment_id is None else {"experiment": check_id(experiment_id)}
-        self._report({"kind": "run", "id": check_id(run_id), **whose, "set": changes})
+        owner = {} if experiment_id is None else {"experiment": check_id(experiment_id)}
+        self._report({"kind": "run", "id": check_id(run_id), **owner, "set": changes})
 
     create_generation = create_run
     """Former name."""
@@ -135,8 +135,8 @@ class DashboardClient:
     ) -> None:
         """Report the metrics of one step; does not wait for the server."""
         # Training waits for this call, so nothing is copied in the usual case that one of the two is empty.
-        stated = {**metrics, **more} if metrics and more else metrics or more
-        self._append(self._steps.encode(run_id, step, stated))
+        all_metrics = {**metrics, **more} if metrics and more else metrics or more
+        self._append(self._steps.encode(run_id, step, all_metrics))
 
     def log_eval_run(
         self,
@@ -243,7 +243,7 @@ class DashboardClient:
             return mirror is None
         wait_s = FLUSH_S if timeout_s is None else timeout_s
         arrived = sender.wait_for(mirror.length, wait_s, stubborn=timeout_s is not None)
-        self._tell_refusals(sender)
+        self._report_refusals(sender)
         return arrived
 
     def close(self, timeout_s: float | None = None) -> bool:
@@ -257,7 +257,7 @@ class DashboardClient:
         arrived = sender.close(timeout_s) if sender is not None else False
         mirror.close()
         if sender is not None:
-            self._tell_refusals(sender)
+            self._report_refusals(sender)
         return arrived
 
     def __enter__(self) -> Self:
@@ -285,7 +285,7 @@ class DashboardClient:
         if wait:
             sender.wait_for(length, _CALL_S)
         if sender.refusal is not None or sender.has_rejections:
-            self._tell_refusals(sender)
+            self._report_refusals(sender)
 
     def _open(self) -> None:
         """Open the stream of this process; a forked child opens a new one, because it has no sender thread."""
@@ -299,19 +299,19 @@ class DashboardClient:
                 self._sender = Sender(self.connection, mirror, self._on_request)
             atexit.register(self.close)
 
-    def _tell_refusals(self, sender: Sender) -> None:
+    def _report_refusals(self, sender: Sender) -> None:
         """Raise for what the server refused, or without `raise_refusals` print one warning."""
         rejected = sender.take_rejections()
         error = sender.refusal
         if rejected:
-            put_aside = "; ".join(rejected[:3])
-            error = DashboardClientError(f"the dashboard put {len(rejected)} records aside: {put_aside}", 422)
+            reasons = "; ".join(rejected[:3])
+            error = DashboardClientError(f"the dashboard quarantined {len(rejected)} records: {reasons}", 422)
         if error is None:
             return
         if self._raise:  # a new exception, because one raised in several threads would collect all tracebacks
             raise DashboardClientError(str(error), error.status)
-        if self._told is None or str(self._told) != str(error):
-            self._told = error
+        if self._warned is None or str(self._warned) != str(error):
+            self._warned = error
             get_logger(__name__).warning("%s The run continues; its record: %s.", error, self.connection.mirror_dir)
 
 

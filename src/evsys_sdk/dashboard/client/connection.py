@@ -103,7 +103,7 @@ class Connection:
             return json.loads(data) if data else {}
         except ValueError:
             raise Unreachable(
-                f"{self.url} did not answer as a dashboard does (it said {show(data[:80].decode(errors='replace'))}). "
+                f"{self.url} did not answer like a dashboard (it sent {show(data[:80].decode(errors='replace'))}). "
                 "Check EVSYS_API_URL."
             ) from None
 
@@ -123,34 +123,34 @@ class Connection:
         """
         from http.client import HTTPException
 
-        given = {key: value for key, value in (query or {}).items() if value is not None}
+        parameters = {key: value for key, value in (query or {}).items() if value is not None}
         target = f"{urlsplit(self.url).path.rstrip('/')}{API_PREFIX}{quote(path)}"
-        target += f"?{urlencode(given, doseq=True)}" if given else ""
+        target += f"?{urlencode(parameters, doseq=True)}" if parameters else ""
         content = json.dumps(body).encode() if isinstance(body, dict) else body
         headers = {"Authorization": f"Bearer {self.api_key}", PROJECT_HEADER: self.project}
         if content is not None:
             headers["Content-Type"] = content_type
-        own = connection or self.open()
+        http = connection or self.open()
         try:
-            own.request(method, target, content, headers)
-            answer = own.getresponse()
-            data, status = answer.read(_LONGEST_ANSWER), answer.status
+            http.request(method, target, content, headers)
+            response = http.getresponse()
+            data, status = response.read(_LONGEST_ANSWER), response.status
         except (OSError, HTTPException, ValueError) as error:
-            own.close()  # or the rest of this response would be read as the next one
+            http.close()  # or the rest of this response would be read as the next one
             reason = hide(str(error) or type(error).__name__, self.api_key)
             # `from None`, because the cause may quote the request with the key
             raise Unreachable(f"the dashboard at {self.url} cannot be reached: {reason}.") from None
         finally:
             if connection is None:
-                own.close()
+                http.close()
         if status < 300:
             return data
         raise self._refusal(status, data)
 
     def _refusal(self, status: int, data: bytes) -> DashboardClientError:
         try:
-            stated: Any = json.loads(data)
-            message, next_seq = str(stated.get("message", "")), stated.get("next")
+            body: Any = json.loads(data)
+            message, next_seq = str(body.get("message", "")), body.get("next")
         except (ValueError, AttributeError):
             message, next_seq = "", None
         if status >= 500 or status in _TEMPORARY:
@@ -159,8 +159,8 @@ class Connection:
             )
         if status == 409 and isinstance(next_seq, int):
             return SequenceGap(next_seq)
-        said = self._redact(message) or "It gave no reason; check EVSYS_API_URL."
-        return DashboardClientError(f"the dashboard at {self.url} refused this ({status}). {said}", status)
+        reason = self._redact(message) or "It gave no reason; check EVSYS_API_URL."
+        return DashboardClientError(f"the dashboard at {self.url} refused this ({status}). {reason}", status)
 
     def _redact(self, message: str) -> str:
         return hide(message[:500], self.api_key)
@@ -187,7 +187,7 @@ def check_url(url: str) -> str:
     except ValueError:
         port_is_fine = False
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine or not url.isprintable():
-        raise ConfigError(f"EVSYS_API_URL is {show(url)}, which is no address. Write it like {DEFAULT_URL}.")
+        raise ConfigError(f"EVSYS_API_URL is {show(url)}, which is not an address. Write it like {DEFAULT_URL}.")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ConfigError("EVSYS_API_URL holds more than an address. Put the key into EVSYS_API_KEY instead.")
     return url.rstrip("/")

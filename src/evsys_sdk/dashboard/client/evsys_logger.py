@@ -96,8 +96,8 @@ class EvsysLogger(Callback):
             self._client.log_predictions(self._run_id, rows, **where)
 
     def on_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        kept = {"step": checkpoint.get("next_step"), "path": checkpoint.get("sampler") or checkpoint.get("state")}
-        self._checkpoints.append({**kept, "final": checkpoint.get("final") is True})
+        row = {"step": checkpoint.get("next_step"), "path": checkpoint.get("sampler") or checkpoint.get("state")}
+        self._checkpoints.append({**row, "final": checkpoint.get("final") is True})
         if self._client is not None:
             self._client.update_run(self._run_id, checkpoints=self._checkpoints)
 
@@ -130,7 +130,7 @@ class EvsysLogger(Callback):
             client.flush()
             for request in read_requests(id):
                 if request["kind"] in ("approve", "reject") and request["state"] == "open":
-                    client.answer_request(str(request["id"]), "taken", "it was heard")
+                    client.answer_request(str(request["id"]), "taken", "it was received")
                     return request["kind"] == "approve", str(request["reason"]), str(request["author"])
         return None
 
@@ -166,9 +166,9 @@ class EvsysLogger(Callback):
         with suppress(EvsysError):  # e.g. run by another machine: only this arm can be stopped from here
             if ExperimentRecord(folder).is_experiment:
                 with Journal.of(folder) as journal:
-                    own = journal.append(Kind.STOP_REQUESTED, subject=id, reason=reason, author=author)
-                heard = [one for one in read_events(folder) if one.kind == Kind.STOP_REQUESTED]
-                first = next(one.id for one in heard if one.text("subject") == id)
-                if first != own or cancel(folder, patience_s=0.0)["was_running"]:
+                    event_id = journal.append(Kind.STOP_REQUESTED, subject=id, reason=reason, author=author)
+                requests = [event for event in read_events(folder) if event.kind == Kind.STOP_REQUESTED]
+                first = next(event.id for event in requests if event.text("subject") == id)
+                if first != event_id or cancel(folder, patience_s=0.0)["was_running"]:
                     return
         self._control.stop(f"{STOPPED_ON_DASHBOARD}{reason}", interrupted=True)

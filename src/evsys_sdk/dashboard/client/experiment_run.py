@@ -51,7 +51,7 @@ class ExperimentRun:
         self._recipe, self._config = recipe_kind, dict(run_config or {})
         self._name, self._seed = experiment_name, seed
         self._run_name = run_name or (f"run-{_short_hash(self._config)}" if self._config else "run")
-        self._given_experiment = experiment_id
+        self._existing_experiment = experiment_id
         self._experiment_id = self._run_id = ""
 
     @property
@@ -68,14 +68,14 @@ class ExperimentRun:
         return self.run_id
 
     def __enter__(self) -> Self:
-        if self._given_experiment is None:
+        if self._existing_experiment is None:
             plain = "".join(char if char.isalnum() or char in "._-" else "-" for char in self._name)[:80].strip(".-")
             id = f"{plain}-{_short_hash([self.client.connection.project, self._name])}".lstrip("-")
             self._experiment_id = self.client.create_experiment(
                 self._name, recipe_kind=self._recipe, experiment_id=id, **self._about
             )
         else:
-            self._experiment_id = self._given_experiment
+            self._experiment_id = self._existing_experiment
         self._run_id = self.client.create_run(
             self._experiment_id,
             name=self._run_name,
@@ -93,7 +93,7 @@ class ExperimentRun:
         ended = time.time()
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         self.client.update_run(self.run_id, status=status, error=reason, ended=ended)
-        if self._given_experiment is None:  # an existing experiment does not end with this run
+        if self._existing_experiment is None:  # an existing experiment does not end with this run
             status = "interrupted" if stopped else status
             self.client.update_experiment(self.experiment_id, status=status, ended=ended)
         self.client.flush()

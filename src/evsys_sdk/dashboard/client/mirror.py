@@ -115,9 +115,9 @@ class StreamReader:
         """Move to a record; return False if the stream has fewer records."""
         self.offset = self._number = 0
         while self._number < number and (batch := self.read()) is not None:
-            wanted = batch.data.split(b"\n", number - batch.first)[:-1]
-            self.offset += sum(len(line) + 1 for line in wanted)
-            self._number += len(wanted)
+            lines = batch.data.split(b"\n", number - batch.first)[:-1]
+            self.offset += sum(len(line) + 1 for line in lines)
+            self._number += len(lines)
         return self._number == number
 
     def close(self) -> None:
@@ -200,8 +200,8 @@ class StepLines:
 
     def _keep_form(self, run_id: str, names: tuple[str, ...]) -> None:
         """Store the form of a step; "" if filling in numbers would differ from the general encoder."""
-        given = "".join(f", {_quote(name)}: %r" for name in names)
-        form = f'{{"kind": "step", "run": {_quote(run_id)}, "at": %r, "line": {{"step": %r{given}}}}}\n'
+        fields = "".join(f", {_quote(name)}: %r" for name in names)
+        form = f'{{"kind": "step", "run": {_quote(run_id)}, "at": %r, "line": {{"step": %r{fields}}}}}\n'
         numbers = (float(_PROBE), *[_PROBE] * (1 + len(names)))
         # The outputs differ if e.g. a metric is named `step` or its value is redacted.
         same = _encode(run_id, float(_PROBE), _PROBE, dict.fromkeys(names, _PROBE)) == (form % numbers).encode()

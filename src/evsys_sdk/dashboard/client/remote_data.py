@@ -40,7 +40,7 @@ class DashboardSource:
         """All versions of all entries of a kind; empty if the server cannot be reached, so that pulled data is used."""
         try:
             url = self._connection.url
-            return [Available(kind, one["name"], one["version"], one["split"], url) for one in self._entries(kind)]
+            return [Available(kind, row["name"], row["version"], row["split"], url) for row in self._entries(kind)]
         except Unreachable as error:
             get_logger(__name__).warning("%s Only what was pulled before can be used.", error)
             return []
@@ -49,21 +49,21 @@ class DashboardSource:
         """The entry with this id or reference."""
         if id is not None:
             try:
-                found = self._connection.request("GET", f"/sdk/{FOLDERS[kind]}/{id}")
+                row = self._connection.request("GET", f"/sdk/{FOLDERS[kind]}/{id}")
             except DashboardClientError as error:
                 if error.status in (404, 422):
                     raise unknown_id(kind, id, []) from None
                 raise
-            return _source_entry(self._connection, kind, found)
-        wanted = Reference.parse(name or "")
-        entries = [_source_entry(self._connection, kind, one) for one in self._entries(kind, wanted.name)]
-        return choose(kind, wanted, entries)
+            return _source_entry(self._connection, kind, row)
+        reference = Reference.parse(name or "")
+        entries = [_source_entry(self._connection, kind, row) for row in self._entries(kind, reference.name)]
+        return choose(kind, reference, entries)
 
     def rows(self, entry: SourceEntry) -> Iterator[bytes | Row]:
         """Yield the rows as JSONL lines."""
         if entry.rows is None:
             raise UnknownDataError(
-                f"{entry.kind} '{entry.id}' is known to {entry.location} only by name: its rows were never uploaded. "
+                f"{entry.kind} '{entry.id}': {entry.location} has its name but not its rows. "
                 f"Upload them with: evsys {entry.kind} upload"
             )
         base, received, piece = f"/sdk/{FOLDERS[entry.kind]}/{entry.id}/pieces", 0, 0
@@ -86,14 +86,14 @@ def upload_rows(connection: Connection, kind: Kind, rows: CachedRows, *, version
     manifest, base = rows.manifest, f"/sdk/{FOLDERS[kind]}"
     about: dict[str, Any] = {"name": manifest.name, "split": manifest.split, "sha256": manifest.sha256}
     about |= {"version": version, "format": ", ".join(manifest.formats), "metadata": manifest.metadata}
-    begun = connection.request("POST", f"{base}/", about)
-    if not begun["complete"]:
+    upload = connection.request("POST", f"{base}/", about)
+    if not upload["complete"]:
         for number, piece in enumerate(_pieces(rows)):
-            if number >= begun["next_piece"]:  # an interrupted upload resumes here
-                path = f"{base}/{begun['id']}/pieces/{number}"
+            if number >= upload["next_piece"]:  # an interrupted upload resumes here
+                path = f"{base}/{upload['id']}/pieces/{number}"
                 connection.request("PUT", path, piece, content_type="application/x-ndjson")
-    found = connection.request("POST", f"{base}/{begun['id']}/finish", b"")
-    return {"uploaded": not begun["complete"], **found}
+    entry = connection.request("POST", f"{base}/{upload['id']}/finish", b"")
+    return {"uploaded": not upload["complete"], **entry}
 
 
 def _pieces(rows: CachedRows) -> Iterator[bytes]:
@@ -103,17 +103,17 @@ def _pieces(rows: CachedRows) -> Iterator[bytes]:
             yield b"".join(lines)
 
 
-def _source_entry(connection: Connection, kind: Kind, one: dict[str, Any]) -> SourceEntry:
+def _source_entry(connection: Connection, kind: Kind, row: dict[str, Any]) -> SourceEntry:
     return SourceEntry(
         kind,
-        one["name"],
-        one["version"],
-        one["split"],
+        row["name"],
+        row["version"],
+        row["split"],
         connection.url,
-        one["id"],
-        one["sha256"] or None,
-        one["rows"],
-        one["bytes"],
-        one["format"] or None,
-        one["metadata"],
+        row["id"],
+        row["sha256"] or None,
+        row["rows"],
+        row["bytes"],
+        row["format"] or None,
+        row["metadata"],
     )

@@ -50,12 +50,12 @@ def _read(path: str) -> list[dict[str, Any]]:
     dashboard = Connection.from_environment()
     try:
         with closing(dashboard.open(_TIMEOUT_S)) as connection:
-            found = dashboard.request("GET", path, connection=connection)
+            rows = dashboard.request("GET", path, connection=connection)
     except DashboardClientError as error:
         if isinstance(error, Unreachable) or error.status != 404:
             raise
         return []  # unknown experiment
-    return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
+    return rows if isinstance(rows, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
 def note_anchor(folder: Path) -> None:

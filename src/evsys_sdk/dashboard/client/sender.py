@@ -76,11 +76,11 @@ class StreamUpload:
         self.reader.advance(batch)
         self.is_behind = batch.is_full
         self.acknowledged = max(batch.next, int(answer.get("next", 0)))
-        for one in answer.get("rejected", ()):
-            self.rejected.append(f"record {one.get('seq')}: {one.get('reason')}")
+        for record in answer.get("rejected", ()):
+            self.rejected.append(f"record {record.get('seq')}: {record.get('reason')}")
         return answer
 
-    def ask(self) -> dict[str, Any]:
+    def poll(self) -> dict[str, Any]:
         """Send an empty batch to receive open requests."""
         return self.post(b"", self.acknowledged)
 
@@ -168,12 +168,12 @@ class Sender:
             while self._upload.acknowledged < number and self.refusal is None and self._thread.is_alive():
                 # Only a server that has answered before gets the whole timeout.
                 answered = not self._failing and self._upload.acknowledged > 0
-                left = timeout_s if answered or stubborn else min(timeout_s, self._patience_s)
-                left -= time.monotonic() - began
+                remaining_s = timeout_s if answered or stubborn else min(timeout_s, self._patience_s)
+                remaining_s -= time.monotonic() - began
                 # An attempt for this caller has failed, and the next one follows only after a pause.
-                if left <= 0 or (self._failing and self._attempts > attempts and not stubborn):
+                if remaining_s <= 0 or (self._failing and self._attempts > attempts and not stubborn):
                     break
-                self._state.wait(left)
+                self._state.wait(remaining_s)
             arrived = self._upload.acknowledged >= number
             if not arrived and self.refusal is None and not stubborn:
                 self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
@@ -186,8 +186,8 @@ class Sender:
     def take_rejections(self) -> list[str]:
         """Return the reasons for quarantined records, and clear them."""
         with self._state:
-            found, self._upload.rejected = self._upload.rejected, []
-            return found
+            reasons, self._upload.rejected = self._upload.rejected, []
+            return reasons
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Send the remaining records within the timeout; return whether all have arrived."""
@@ -217,7 +217,7 @@ class Sender:
             pause = self._send_all(pause)
         # Only complete streams are recorded, because `evsys sync` skips complete streams only.
         if self.refusal is None and self._upload.acknowledged >= self._mirror.length:
-            self._note()
+            self._record_progress()
         self._upload.close()
 
     def _sleep(self, seconds: float, until_length: int) -> None:
@@ -235,12 +235,12 @@ class Sender:
         try:
             while (answer := self._upload.send_batch()) is not None:
                 self._settle(failing=False)
-                self._hand_on(answer)
+                self._deliver_requests(answer)
                 if self._stopping or not self._upload.is_behind:  # newer records are collected first
                     return 0.0
             if self.on_request is not None:
                 # Answers to batches include requests; without records to send, poll for them.
-                self._hand_on(self._upload.ask())
+                self._deliver_requests(self._upload.poll())
             self._settle(failing=False)
         except Unreachable as error:
             self._warn(str(error))
@@ -259,11 +259,11 @@ class Sender:
             folder = self._upload.reader.path.parent
             get_logger(__name__).warning("%s Everything is kept in %s; `evsys sync` sends it.", message, folder)
 
-    def _note(self) -> None:
+    def _record_progress(self) -> None:
         try:
             self._upload.note()
         except OSError:  # a cache for `evsys sync`
-            get_logger(__name__).debug("cannot note how far was sent", exc_info=True)
+            get_logger(__name__).debug("cannot record the progress of the upload", exc_info=True)
 
     def _settle(self, *, failing: bool) -> None:
         with self._state:
@@ -279,7 +279,7 @@ class Sender:
             self.refusal = error
             self._state.notify_all()
 
-    def _hand_on(self, answer: Mapping[str, Any]) -> None:
+    def _deliver_requests(self, answer: Mapping[str, Any]) -> None:
         for request in answer.get("requests", ()):
             if self.on_request is not None:
                 self.on_request(request)
@@ -304,25 +304,25 @@ class Sent:
     """Why the stream could not be sent completely; empty if it was."""
 
 
-def find_mirror(given: Path) -> Path:
+def find_mirror(start: Path) -> Path:
     """Find the mirror in a folder: the folder itself, or a subfolder `dashboard` or `.evsys/dashboard`."""
-    for folder in (given, given / "dashboard", given / ".evsys" / "dashboard"):
+    for folder in (start, start / "dashboard", start / ".evsys" / "dashboard"):
         if folder.is_dir() and any(streams(folder)):
             return folder
     raise DataError(
-        f"{given}: there is no mirror of the dashboard's client. Name the folder of EVSYS_LOG_DIR, or one with .evsys/."
+        f"{start}: there is no mirror of the dashboard's client. Name the folder of EVSYS_LOG_DIR, or one with .evsys/."
     )
 
 
 def send_mirror(
-    connection: Connection, folder: Path, *, again: bool = False, tell: Callable[[Sent], None] = lambda _: None
+    connection: Connection, folder: Path, *, again: bool = False, on_sent: Callable[[Sent], None] = lambda _: None
 ) -> Iterator[Sent]:
     """Send every stream that the server may not have completely; with `again`, all streams."""
     for path in streams(folder):
         if not again and is_all_sent(path, connection.target):
             continue
         sent = _send(connection, path)
-        tell(sent)
+        on_sent(sent)
         yield sent
 
 
@@ -334,7 +334,7 @@ def _send(connection: Connection, path: Path) -> Sent:
         # "" was written offline without a project, and may be sent to any.
         if header.get("project") not in ("", connection.project):
             raise DataError(f"{path}: it is of project {header['project']!r}, and EVSYS_PROJECT_ID is another.")
-        before = _count_known(upload)
+        before = _resume_upload(upload)
         while upload.send_batch() is not None:
             pass
         upload.note()
@@ -349,11 +349,11 @@ def _send(connection: Connection, path: Path) -> Sent:
     return Sent(upload.reader.stream, str(path), upload.acknowledged, new, upload.rejected, problem)
 
 
-def _count_known(upload: StreamUpload) -> int:
+def _resume_upload(upload: StreamUpload) -> int:
     """Return the number of records that the server has, and continue the upload there."""
     answer = upload.post(b"", 0)
-    known = answer.get("next")
-    if not isinstance(known, int):
+    next_seq = answer.get("next")
+    if not isinstance(next_seq, int):
         raise DashboardClientError("the dashboard did not say how much of the stream it has.")
-    upload.resume_at(known)
-    return known
+    upload.resume_at(next_seq)
+    return next_seq

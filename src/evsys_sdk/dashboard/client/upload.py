@@ -26,9 +26,9 @@ def experiment_id_of(folder: Path) -> str:
     """The id of an experiment from its journal; without a journal, an id derived from its path."""
     events = read_lines(ExperimentFiles(folder).journal)
     started = next((event for event in events if event.get("kind") == Kind.STARTED), dict[str, Any]())
-    given = text(started.get("experiment_id"))
+    experiment_id = text(started.get("experiment_id"))
     # the hash of the path distinguishes folders with the same name
-    return given or f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
+    return experiment_id or f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
 
 
 def run_id_of(experiment_id: str, arm: str) -> str:
@@ -36,8 +36,8 @@ def run_id_of(experiment_id: str, arm: str) -> str:
     return hashlib.sha256(f"{experiment_id}/{arm}".encode()).hexdigest()[:32]
 
 
-def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = False) -> str:
-    """Report the results of an experiment, with `whole` also every step and rollout; return its id."""
+def report_experiment(client: DashboardClient, folder: Path, *, complete: bool = False) -> str:
+    """Report the results of an experiment, with `complete` also every step and rollout; return its id."""
     detail = read_detail(folder)
     id = experiment_id_of(folder)
     # The server derives the view from these fields, except the status, which depends on the local process.
@@ -57,8 +57,8 @@ def report_experiment(client: DashboardClient, folder: Path, *, whole: bool = Fa
     anchor_journal(client, folder)
     for arm in detail.arms:
         report_arm(client, id, detail, arm)
-    if whole:
-        _report_course(client, id, folder, detail)
+    if complete:
+        _report_details(client, id, folder, detail)
     return id
 
 
@@ -72,14 +72,14 @@ def report_arm(client: DashboardClient, id: str, detail: Detail, arm: RunRecord)
     """Report one arm and its scorings."""
     folder, run_id = arm.folder, run_id_of(id, arm.name)
     # Not `create_run`, which would reset the start time and the config reported during training.
-    begun = {"started": arm.starts[0]} if arm.starts else {}
+    started = {"started": arm.starts[0]} if arm.starts else {}
     client.update_run(
         run_id,
         experiment_id=id,
         name=arm.name,
         run=arm.run,
         seed=arm.seed,
-        **begun,
+        **started,
         status=arm.status,
         error=arm.error,
         unscored=arm.unscored,
@@ -99,7 +99,7 @@ def report_scores(client: DashboardClient, run_id: str, run_dir: Path) -> None:
         client.log_score_line(run_id, line)
 
 
-def _report_course(client: DashboardClient, id: str, folder: Path, detail: Detail) -> None:
+def _report_details(client: DashboardClient, id: str, folder: Path, detail: Detail) -> None:
     """Report every step and every rollout."""
     records = LocalRecords([folder.parent], folder.parent)
     for arm in detail.arms:
@@ -112,8 +112,8 @@ def _report_course(client: DashboardClient, id: str, folder: Path, detail: Detai
                 page = records.rollouts(detail.view.id, RolloutQuery(arm=arm.name, limit=_PAGE, cursor=cursor))
             except NotFound:
                 break
-            for one in page.items:
-                raw = records.rollout(detail.view.id, one.id).raw
-                row = {**raw, "task_id": one.task, "sample": one.sample}
-                client.log_predictions(run_id, [row], name=one.name, split=one.split, step=one.step)
+            for line in page.items:
+                raw = records.rollout(detail.view.id, line.id).raw
+                row = {**raw, "task_id": line.task, "sample": line.sample}
+                client.log_predictions(run_id, [row], name=line.name, split=line.split, step=line.step)
             cursor = page.next

@@ -30,7 +30,7 @@ class LocalIndex:
         self.roots = list(roots)
         self._lock = threading.Lock()
         self._folders = 0
-        self._looking = self._looked = False
+        self._refreshing = self._refreshed = False
         self._next = 0.0
 
     def open(self) -> HistoryIndex:
@@ -39,36 +39,36 @@ class LocalIndex:
             self._folders = self._count()
         if self._folders <= _MANY:
             return HistoryIndex(self.roots)
-        self._start_look()
+        self._start_refresh()
         index = HistoryIndex(self.roots, refresh=False)
         if index.is_kept:
             return index
         index.close()  # the index cannot be stored here, so it is rebuilt for each request
         return HistoryIndex(self.roots)
 
-    def progress(self, found: int) -> Progress | None:
-        """The progress of the first background refresh, with `found` experiments so far; None if it is complete."""
+    def progress(self, n_indexed: int) -> Progress | None:
+        """The progress of the first background refresh, with `n_indexed` experiments so far; None if it is complete."""
         with self._lock:
-            going_on = self._looking and not self._looked
-        return Progress(done=min(found, self._folders), of=self._folders) if going_on else None
+            is_running = self._refreshing and not self._refreshed
+        return Progress(done=min(n_indexed, self._folders), of=self._folders) if is_running else None
 
-    def _start_look(self) -> None:
+    def _start_refresh(self) -> None:
         with self._lock:
-            if self._looking or time.monotonic() < self._next:
+            if self._refreshing or time.monotonic() < self._next:
                 return
-            self._looking = True
-        threading.Thread(target=self._look, name="evsys-index", daemon=True).start()
+            self._refreshing = True
+        threading.Thread(target=self._refresh, name="evsys-index", daemon=True).start()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         began = time.monotonic()
         try:
             self._folders = self._count()
             HistoryIndex(self.roots).close()
         except Exception as error:  # retried at the next refresh
-            get_logger(__name__).warning("the experiments cannot be looked through: %s", error)
+            get_logger(__name__).warning("the index of the experiments cannot be refreshed: %s", error)
         with self._lock:  # the pause is proportional to the duration
             now = time.monotonic()
-            self._looking, self._looked, self._next = False, True, now + (now - began) * _MOST_OF_THE_TIME
+            self._refreshing, self._refreshed, self._next = False, True, now + (now - began) * _MOST_OF_THE_TIME
 
     def _count(self) -> int:
         return sum(len(subfolders(root)) for root in self.roots)

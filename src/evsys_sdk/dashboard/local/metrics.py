@@ -24,26 +24,26 @@ class LocalMetrics:
     """Metrics by the folder of an arm; thread-safe."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, ...], Metrics, int]] = {}
+        self._cache: dict[Path, tuple[tuple[int, ...], Metrics, int]] = {}
         self._points = 0
         self._lock = threading.Lock()
 
     def read(self, folder: Path) -> Metrics:
         """Every logged metric by step; for a repeated step, the later value."""
-        present = [found for names in (_METRICS, _TIMING) if (found := _first_file(folder, names)) is not None]
+        present = [first for names in (_METRICS, _TIMING) if (first := _first_file(folder, names)) is not None]
         stamp = tuple(part for _, *parts in present for part in parts)
         with self._lock:
-            known = self._known.get(folder)
-        if known is not None and known[0] == stamp:
-            return known[1]
+            cached = self._cache.get(folder)
+        if cached is not None and cached[0] == stamp:
+            return cached[1]
         # Without the lock, so that a long file does not block other readers. Two threads may read the same file.
         metrics = _read_metrics([file for file, *_ in present])
         points = sum(map(len, metrics.values()))
         with self._lock:
-            self._points += points - self._known.pop(folder, ((), {}, 0))[2]
-            self._known[folder] = (stamp, metrics, points)
-            while self._points > _MOST_POINTS and len(self._known) > 1:  # the arm just read always stays
-                self._points -= self._known.pop(next(iter(self._known)))[2]
+            self._points += points - self._cache.pop(folder, ((), {}, 0))[2]
+            self._cache[folder] = (stamp, metrics, points)
+            while self._points > _MOST_POINTS and len(self._cache) > 1:  # the arm just read always stays
+                self._points -= self._cache.pop(next(iter(self._cache)))[2]
         return metrics
 
     def read_steps(self, folder: Path) -> list[tuple[int, dict[str, float]]]:
@@ -66,14 +66,14 @@ class LocalMetrics:
 
 
 def _read_metrics(files: Sequence[str]) -> Metrics:
-    found: Metrics = {}
+    metrics: Metrics = {}
     for file in files:
         for line in read_lines(Path(file)):
             step = number(line.get("step"))
             for name, raw in line.items() if step is not None else ():
                 if name not in ("step", "_nonfinite") and (raw is None or number(raw) is not None):
-                    found.setdefault(name, {})[step or 0.0] = number(raw)
-    return found
+                    metrics.setdefault(name, {})[step or 0.0] = number(raw)
+    return metrics
 
 
 def _first_file(folder: Path, names: Sequence[str]) -> tuple[str, int, int] | None:

@@ -91,8 +91,8 @@ class LocalRecords(RecordLists):
     def show(self, view: ExperimentView) -> ShownExperiment:
         return experiment_of(view, line=True)
 
-    def progress(self, found: int) -> Progress | None:
-        return self._index.progress(found)
+    def progress(self, n_indexed: int) -> Progress | None:
+        return self._index.progress(n_indexed)
 
     def attention(self, views: Sequence[ExperimentView]) -> list[AttentionItem]:
         return in_order([*super().attention(views), *find_project_attention(views)])
@@ -103,13 +103,13 @@ class LocalRecords(RecordLists):
         folder = self._folder(id)
         state = fingerprint(str(folder))
         with self._lock:
-            known = self._finished.get(folder)
-        if known is not None and known[0] == state:
-            return known[1]
+            cached = self._finished.get(folder)
+        if cached is not None and cached[0] == state:
+            return cached[1]
         # The index has a valid view if it read the files with the same fingerprint.
         with self._index.open() as index:
             same = index.views("id = ? AND fingerprint = ?", [id, state])
-            summary = next((one for one in same if one.folder == folder and one.status in _SETTLED), None)
+            summary = next((view for view in same if view.folder == folder and view.status in _SETTLED), None)
         data = self._read_experiment(folder, summary)
         # Only ended experiments are cached: a process that dies changes no file.
         if data.experiment.status in _SETTLED:
@@ -151,24 +151,24 @@ class LocalRecords(RecordLists):
 
     def points(self, id: str, arms: Sequence[str], metric: str) -> dict[str, Points]:
         folder = self._folder(id)
-        known = set(_arms(folder))
-        found: dict[str, Points] = {}
+        arm_names = set(_arms(folder))
+        points: dict[str, Points] = {}
         for arm in arms:
-            values = self.metrics.read(folder / arm).get(metric) if arm in known else None
+            values = self.metrics.read(folder / arm).get(metric) if arm in arm_names else None
             if values:
                 steps = sorted(values)
-                found[arm] = Points(steps, [values[step] for step in steps])
-        return found
+                points[arm] = Points(steps, [values[step] for step in steps])
+        return points
 
     def scores(self, id: str) -> dict[str, list[Object]]:
         folder = self._folder(id)
-        found: dict[str, list[Object]] = {}
+        scores: dict[str, list[Object]] = {}
         for arm in _arms(folder):
             latest: dict[tuple[float, str, str], Object] = {}
             for line in read_lines(ExperimentFiles(folder).run(arm).scores):
                 latest[number(line.get("step")) or 0.0, text(line.get("split")), text(line.get("name"))] = line
-            found[arm] = [latest[key] for key in sorted(latest)]
-        return found
+            scores[arm] = [latest[key] for key in sorted(latest)]
+        return scores
 
     def rollouts(self, id: str, query: RolloutQuery) -> Rollouts:
         folder = self._folder(id)
@@ -183,8 +183,8 @@ class LocalRecords(RecordLists):
         return index
 
     def prompts(self, id: str, split: str, name: str) -> dict[str, str]:
-        found = read_tasks(self._folder(id), split, name).values()
-        return {task.task_id: task_texts(task)["prompt"] for task in found}
+        tasks = read_tasks(self._folder(id), split, name).values()
+        return {task.task_id: task_texts(task)["prompt"] for task in tasks}
 
     def events(self, id: str, cursor: str, limit: int) -> Events:
         begin = int(read_cursor(cursor, int)[0]) if cursor else 0
@@ -251,8 +251,8 @@ class LocalRecords(RecordLists):
 
     def changes(self, since: int) -> list[Change]:
         """Experiments whose files changed after a time in milliseconds."""
-        found = [Change("experiment", id, version) for id, version in self._versions() if version > since]
-        return sorted(found, key=lambda one: one.version)
+        changes = [Change("experiment", id, version) for id, version in self._versions() if version > since]
+        return sorted(changes, key=lambda change: change.version)
 
     def _versions(self) -> Iterator[tuple[str, int]]:
         """Yield id and last change of each experiment; for ended ones without reading the disk."""
@@ -268,8 +268,8 @@ class LocalRecords(RecordLists):
     def _folder(self, id: str) -> Path:
         """The folder of an experiment, looked up in the index: ids of requests are never used as paths."""
         with self._index.open() as index:
-            known = index.rows_by_root(("folder",), "id = ?", [id])
-        folders = [root / row[0] for root, rows in known for row in rows]
+            matches = index.rows_by_root(("folder",), "id = ?", [id])
+        folders = [root / row[0] for root, rows in matches for row in rows]
         if not folders:
             raise NotFound("experiment", id)
         # A copied folder has the id of its original; the one that changed last is used.
@@ -306,10 +306,10 @@ def read_list(path: Path) -> list[Object]:
     from json import loads
 
     try:
-        found: Any = loads(path.read_bytes())
+        values: Any = loads(path.read_bytes())
     except (OSError, ValueError):
         return []
-    return [part({"it": one}, "it") for one in items(found)]
+    return [part({"it": value}, "it") for value in items(values)]
 
 
 def read_end(path: Path) -> str:

@@ -23,7 +23,7 @@ _SPLITS = {"validation": "val", "training": "train"}
 _MANY_ARMS = 100
 _MOST_OF_THE_TIME = 10
 """With many arms, at most one part in this many of the time is spent on finding files."""
-_ANSWERS = 16
+_MOST_RESULTS = 16
 _KEY = ("arm", "file", "place")
 _TABLE = f"""
 CREATE TABLE rollout ({", ".join(COLUMNS)}, text, file, place, PRIMARY KEY (file, name, step, task, sample));
@@ -46,7 +46,7 @@ class _File:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Position:
     """The read position in a file."""
 
     stamp: tuple[int, int] = (0, 0)
@@ -66,10 +66,10 @@ class RolloutIndex:
         self._folder, self._lock = folder, threading.RLock()
         self._db = sqlite3.connect("", check_same_thread=False)  # a temporary database, on disk if it is large
         self._db.executescript(_TABLE)
-        self._seen: dict[Path, _Seen] = {}
+        self._positions: dict[Path, _Position] = {}
         self._files: list[_File] = []
         self._until = 0.0
-        self._answers: dict[tuple[Any, ...], list[Any]] = {}
+        self._results: dict[tuple[Any, ...], list[Any]] = {}
         """Query results since the last change of a file, because the pages of a list repeat queries."""
 
     def __del__(self) -> None:
@@ -83,15 +83,17 @@ class RolloutIndex:
                 self._files = list(_files(self._folder, arms))
                 now = time.monotonic()
                 self._until = now + (now - began) * _MOST_OF_THE_TIME if len(arms) > _MANY_ARMS else 0.0
-            gone = self._seen.keys() - {file.path for file in self._files}
-            changed = [file for file in self._files if stamp_of(file.path) != self._seen.get(file.path, _Seen()).stamp]
+            gone = self._positions.keys() - {file.path for file in self._files}
+            changed = [
+                file for file in self._files if stamp_of(file.path) != self._positions.get(file.path, _Position()).stamp
+            ]
             if not gone and not changed:
                 return
-            self._answers.clear()
+            self._results.clear()
             for path in gone:
                 self._forget(path)
             for file in changed:
-                self._read_on(file)
+                self._read_new_lines(file)
             self._db.commit()
 
     def read(
@@ -100,13 +102,13 @@ class RolloutIndex:
         where = f"WHERE {condition}" if condition else ""
         sql = f"SELECT {', '.join(columns)} FROM rollout {where} {tail}"
         with self._lock:
-            known = self._answers.get((sql, *values))
-            if known is None:
-                known = self._db.execute(sql, values).fetchall()
-                if len(self._answers) >= _ANSWERS:
-                    self._answers.pop(next(iter(self._answers)))
-                self._answers[sql, *values] = known
-            return known
+            rows = self._results.get((sql, *values))
+            if rows is None:
+                rows = self._db.execute(sql, values).fetchall()
+                if len(self._results) >= _MOST_RESULTS:
+                    self._results.pop(next(iter(self._results)))
+                self._results[sql, *values] = rows
+            return rows
 
     def search(self, words: str) -> tuple[str, str]:
         return "instr(text, ?) > 0", words.casefold()
@@ -134,23 +136,23 @@ class RolloutIndex:
         return raw
 
     def _forget(self, path: Path) -> None:
-        self._seen.pop(path, None)
+        self._positions.pop(path, None)
         self._db.execute("DELETE FROM rollout WHERE file = ?", (str(path.relative_to(self._folder)),))
 
-    def _read_on(self, file: _File) -> None:
+    def _read_new_lines(self, file: _File) -> None:
         """Add the new lines of a file; read it from the start if it was rewritten."""
         stamp = stamp_of(file.path)
         try:
             with file.path.open("rb") as lines:
-                seen = self._seen.get(file.path)
-                if seen is None or not _has_only_grown(lines, seen):
+                position = self._positions.get(file.path)
+                if position is None or not _has_only_grown(lines, position):
                     self._forget(file.path)
-                    seen = _Seen()
-                seen.stamp = stamp or (0, 0)
-                self._seen[file.path] = seen
-                lines.seek(seen.end)
+                    position = _Position()
+                position.stamp = stamp or (0, 0)
+                self._positions[file.path] = position
+                lines.seek(position.end)
                 relative = str(file.path.relative_to(self._folder))
-                self._db.executemany(_INSERT, _rows(file, relative, lines, seen))
+                self._db.executemany(_INSERT, _rows(file, relative, lines, position))
         except OSError:
             self._forget(file.path)
 
@@ -161,20 +163,20 @@ def read_tasks(folder: Path, split: str, name: str) -> dict[str, Any]:
     return load_tasks(read_object(ExperimentFiles(folder).config) or {}, split, name)[0]
 
 
-def _rows(file: _File, relative: str, lines: IO[bytes], seen: _Seen) -> Iterator[tuple[Any, ...]]:
+def _rows(file: _File, relative: str, lines: IO[bytes], position: _Position) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of the lines after the read position; the caller replaces earlier rows with the same key."""
     decode = _decoder()
     for line in lines:
         if not line.endswith(b"\n"):
             return  # incomplete line
-        begin, seen.end, seen.last = seen.end, seen.end + len(line), (seen.end, line)
+        begin, position.end, position.last = position.end, position.end + len(line), (position.end, line)
         row = _parse(line, decode)
         if row is None or "scoring" in row:
             continue
         if "task_id" not in row:  # rows of a run's own evaluation are numbered by position
             place = (row.get("step"), row.get("name"))
-            row["task_id"] = seen.unnamed[place] = seen.unnamed.get(place, -1) + 1
-        get, said, task = row.get, _storable(text_of(row)), _storable(str(row["task_id"]))
+            row["task_id"] = position.unnamed[place] = position.unnamed.get(place, -1) + 1
+        get, answer, task = row.get, _storable(text_of(row)), _storable(str(row["task_id"]))
         yield (
             file.arm,
             file.split,
@@ -186,16 +188,16 @@ def _rows(file: _File, relative: str, lines: IO[bytes], seen: _Seen) -> Iterator
             number(get("reward")),
             _count(get("tokens")),
             _count(get("turns")),
-            said[:LONGEST_PREVIEW],
-            f"{task} {said}".casefold(),
+            answer[:LONGEST_PREVIEW],
+            f"{task} {answer}".casefold(),
             relative,
             begin,
         )
 
 
 def _count(value: Any) -> int | None:
-    found = whole(value)
-    return None if found is None or abs(found) > 1 << 53 else found
+    count = whole(value)
+    return None if count is None or abs(count) > 1 << 53 else count
 
 
 def _storable(value: str) -> str:
@@ -222,9 +224,9 @@ def _files(folder: Path, arms: Sequence[str]) -> Iterator[_File]:
                 yield _File(arm, path, split, "", None)
 
 
-def _has_only_grown(lines: IO[bytes], seen: _Seen) -> bool:
+def _has_only_grown(lines: IO[bytes], position: _Position) -> bool:
     # Size and time are not sufficient: a rewritten file may be longer too.
-    begin, line = seen.last
+    begin, line = position.last
     lines.seek(begin)
     return bool(line) and lines.read(len(line)) == line
 

@@ -30,24 +30,24 @@ _END_BYTES = 1 << 17
 """Bytes at the end of a metrics file that are read for `_RECENT` lines, for each running experiment of a list."""
 
 
-def experiment_of(one: ExperimentView, *, line: bool = False) -> ShownExperiment:
+def experiment_of(view: ExperimentView, *, line: bool = False) -> ShownExperiment:
     """A view in the shape of the API, complete or, with `line`, for a list."""
-    live = _live(one) if one.is_live else None
-    return shown(one, version_of(one.folder, unfinished=one.is_live), live, line=line)
+    live = _live(view) if view.is_live else None
+    return shown(view, version_of(view.folder, unfinished=view.is_live), live, line=line)
 
 
-def _live(one: ExperimentView) -> Live:
+def _live(view: ExperimentView) -> Live:
     """The progress of a running experiment, read from the ends of its files."""
     from ...experiment.jobs.live_status import experiment_status
 
     try:
-        arms = experiment_status(one.folder).arms
+        arms = experiment_status(view.folder).arms
     except (OSError, ValueError, KeyError):  # a file is being written; the next request reads it
         arms = []
     running = [arm for arm in arms if arm.state == "running"]
     steps = [(arm.step, arm.total_steps, arm.arm) for arm in running if arm.step is not None]
-    step, total, name = max(steps, key=lambda one: one[0]) if steps else (None, None, "")
-    latest = last_records(one.folder / name / _METRICS, _END_BYTES) if name else ()
+    step, total, name = max(steps, key=lambda at: at[0]) if steps else (None, None, "")
+    latest = last_records(view.folder / name / _METRICS, _END_BYTES) if name else ()
     lines = [*islice(latest, _RECENT)][::-1]
     metric = default_metric([key for key in (lines[-1] if lines else {}) if key != "step"])
     recent = [value for line in lines if (value := number(line.get(metric))) is not None]
@@ -58,8 +58,8 @@ def version_of(folder: Path, *, unfinished: bool) -> int:
     """The last change of an experiment's record, in milliseconds."""
     if unfinished:
         return int(ExperimentRecord(folder).last_activity * 1000)
-    seen = [mtime(ExperimentFiles(folder).journal), mtime(ExperimentFiles(folder).conclusion)]
-    return max([int(at * 1000) for at in seen if at is not None], default=0)
+    times = [mtime(ExperimentFiles(folder).journal), mtime(ExperimentFiles(folder).conclusion)]
+    return max([int(at * 1000) for at in times if at is not None], default=0)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -110,17 +110,19 @@ def event_of(line: Object) -> JournalLine:
 def local_entries(project: Path, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries:
     """A page of the datasets or benchmarks in the workspace and the data folder of the project."""
     begin = max(int(read_cursor(cursor, int)[0]), 0) if cursor else 0
-    found = [one for one in Workspace(project).list(kind) if one.id and (not name or one.name == name)]
-    page = found[begin : begin + limit]
-    following = write_cursor(begin + limit) if begin + limit < len(found) else None
-    return DataEntries(items=[_entry(kind, one) for one in page], next=following)
+    listings = [
+        listing for listing in Workspace(project).list(kind) if listing.id and (not name or listing.name == name)
+    ]
+    page = listings[begin : begin + limit]
+    following = write_cursor(begin + limit) if begin + limit < len(listings) else None
+    return DataEntries(items=[_entry(kind, listing) for listing in page], next=following)
 
 
 def local_rows(project: Path, kind: DataKind, id: str, limit: int, cursor: str) -> DataRows:
     """A page of rows of the entry with this id; only ids that the workspace knows are used as paths."""
     begin = max(int(read_cursor(cursor, int)[0]), 0) if cursor else 0
     workspace = Workspace(project)
-    entry = next((_entry(kind, one) for one in workspace.list(kind, derived=True) if one.id == id), None)
+    entry = next((_entry(kind, listing) for listing in workspace.list(kind, derived=True) if listing.id == id), None)
     if entry is None:
         raise NotFound(kind, id)
     try:
@@ -132,17 +134,17 @@ def local_rows(project: Path, kind: DataKind, id: str, limit: int, cursor: str) 
     return DataRows(entry=entry, rows=page, next=write_cursor(begin + len(page)) if more else None)
 
 
-def _entry(kind: DataKind, one: Listing) -> DataEntry:
+def _entry(kind: DataKind, listing: Listing) -> DataEntry:
     return DataEntry(
-        id=one.id or "",
+        id=listing.id or "",
         kind=kind,
-        name=one.name,
-        version=one.version,
-        split=one.split,
-        rows=one.rows,
-        bytes=one.bytes,
-        format=one.format or "",
+        name=listing.name,
+        version=listing.version,
+        split=listing.split,
+        rows=listing.rows,
+        bytes=listing.bytes,
+        format=listing.format or "",
         sha256="",
         created=None,
-        metadata={} if one.problem is None else {"problem": one.problem},
+        metadata={} if listing.problem is None else {"problem": listing.problem},
     )

@@ -54,10 +54,10 @@ class ProjectRecords(RecordLists):
         if name.startswith("data_"):
             return getattr(self._local, name)
 
-        def ask(id: str, *more: Any) -> Any:
+        def call(id: str, *more: Any) -> Any:
             return getattr(self._of(id), name)(id, *more)
 
-        return ask
+        return call
 
     @contextmanager
     def views(self) -> Generator[_Joined]:
@@ -69,8 +69,8 @@ class ProjectRecords(RecordLists):
     def show(self, view: ExperimentView) -> ShownExperiment:
         return self._local.show(view) if view.path or self._stored is None else self._stored.show(view)
 
-    def progress(self, found: int) -> Progress | None:
-        return self._local.progress(found)
+    def progress(self, n_indexed: int) -> Progress | None:
+        return self._local.progress(n_indexed)
 
     def attention(self, views: Sequence[ExperimentView]) -> list[AttentionItem]:
         return self._local.attention(views)
@@ -80,15 +80,15 @@ class ProjectRecords(RecordLists):
 
     def changes(self, since: int) -> list[Change]:
         self._read_mirror()
-        own = [Change("experiment", id, at) for id, at in self._changed.items() if at > since]
-        return sorted([*self._local.changes(since), *own], key=lambda one: one.version)
+        reported = [Change("experiment", id, at) for id, at in self._changed.items() if at > since]
+        return sorted([*self._local.changes(since), *reported], key=lambda change: change.version)
 
     def add_note(self, id: str, note: NewNote) -> SavedNote:
         if self._of(id) is self._local:
             return self._local.add_note(id, note)
         with DashboardClient(offline=True, log_dir=self._mirror.parent) as client:
-            made = client.add_note(id, note.text, author=note.author)
-        return SavedNote(id=made, text=note.text, author=note.author, time=time.time())
+            note_id = client.add_note(id, note.text, author=note.author)
+        return SavedNote(id=note_id, text=note.text, author=note.author, time=time.time())
 
     def set_tags(self, id: str, tags: Tags) -> Tags:
         if self._of(id) is self._local:
@@ -99,7 +99,7 @@ class ProjectRecords(RecordLists):
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
         if self._of(id) is not self._local:
-            raise BadQuery("a script that reports offline hears nothing. Stop it where it runs.")
+            raise BadQuery("a script that reports offline receives no requests. Stop it where it runs.")
         return self._local.add_request(id, request)
 
     def close(self) -> None:
@@ -124,12 +124,12 @@ class ProjectRecords(RecordLists):
                 if self._sizes.get(path) != size and not is_sent(path):
                     self._sizes[path] = size
                     try:
-                        self._take(path)
+                        self._ingest_stream(path)
                     except (EvsysError, OSError) as error:
                         get_logger(__name__).warning("%s is not shown: %s", path, error)
             return self._stored
 
-    def _take(self, path: Path) -> None:
+    def _ingest_stream(self, path: Path) -> None:
         read_header(path)  # raises if it is no stream
         if self._stored is None:
             engine = open_database(str(self._mirror / _DATABASE))
@@ -140,9 +140,9 @@ class ProjectRecords(RecordLists):
             self._note_changes(self._stored, 0)
         before, reader, table = self._stored.version(), StreamReader(path), schema.stream
         with self._engine.connect() as connection:
-            mine = (table.c.project_id == LOCAL, table.c.id == reader.stream)
-            known = connection.execute(select(table.c.next_seq).where(*mine)).scalar()
-        reader.go_to(int(known or 0))
+            same_stream = (table.c.project_id == LOCAL, table.c.id == reader.stream)
+            next_seq = connection.execute(select(table.c.next_seq).where(*same_stream)).scalar()
+        reader.go_to(int(next_seq or 0))
         while (batch := reader.read()) is not None:
             lines = batch.data.removesuffix(b"\n").split(b"\n")
             place = (reader.stream, batch.first, lines)
@@ -153,7 +153,7 @@ class ProjectRecords(RecordLists):
 
     def _note_changes(self, stored: StoredRecords, since: int) -> None:
         now = int(time.time() * 1000)
-        self._changed |= {one.id: now for one in stored.changes(since)}
+        self._changed |= {change.id: now for change in stored.changes(since)}
 
 
 class _Joined:
@@ -171,21 +171,21 @@ class _Joined:
     def rows_by_root(
         self, columns: Sequence[str], condition: str = "", values: Sequence[Any] = (), tail: str = ""
     ) -> list[tuple[Any, Sequence[Row]]]:
-        found: list[tuple[Any, Sequence[Row]]] = [*self._index.rows_by_root(columns, condition, values, tail)]
+        rows: list[tuple[Any, Sequence[Row]]] = [*self._index.rows_by_root(columns, condition, values, tail)]
         if self._stored is not None:
-            wanted = condition.replace(SEARCHED, self._stored.text)
+            stored_condition = condition.replace(SEARCHED, self._stored.text)
             if self._hidden:
                 other = f"folder NOT IN ({','.join('?' * len(self._hidden))})"
-                wanted = f"({wanted}) AND {other}" if wanted else other
-            found += self._stored.rows_by_root(columns, wanted, [*values, *self._hidden], tail)
-        return found
+                stored_condition = f"({stored_condition}) AND {other}" if stored_condition else other
+            rows += self._stored.rows_by_root(columns, stored_condition, [*values, *self._hidden], tail)
+        return rows
 
     def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
-        own = len(self._index.roots)
-        found: list[ExperimentView] = []
+        n_local = len(self._index.roots)
+        views: list[ExperimentView] = []
         for place in places:
-            if place[1] < own:
-                found += self._index.load([place])
+            if place[1] < n_local:
+                views += self._index.load([place])
             elif self._stored is not None:
-                found += self._stored.load([place])
-        return found
+                views += self._stored.load([place])
+        return views

@@ -151,8 +151,8 @@ def _http_answer(_: Request, problem: Exception) -> JSONResponse:
 
 def _invalid(_: Request, problem: Exception) -> JSONResponse:
     assert isinstance(problem, RequestValidationError)
-    told = [f"{'.'.join(str(step) for step in error['loc'])}: {error['msg']}" for error in problem.errors()[:5]]
-    return _problem(422, "bad_request", f"{'; '.join(told)}.")
+    problems = [f"{'.'.join(str(step) for step in error['loc'])}: {error['msg']}" for error in problem.errors()[:5]]
+    return _problem(422, "bad_request", f"{'; '.join(problems)}.")
 
 
 def _gap(_: Request, problem: Exception) -> JSONResponse:
@@ -162,7 +162,7 @@ def _gap(_: Request, problem: Exception) -> JSONResponse:
 
 def _answer_unexpected(_: Request, problem: Exception) -> JSONResponse:
     get_logger(__name__).error("a request failed: %s: %s", type(problem).__name__, redact_text(str(problem)))
-    return _problem(500, "internal", "something went wrong on the server; its log says what.")
+    return _problem(500, "internal", "internal error; the server's log has the cause.")
 
 
 # Starlette selects the nearest base class, so the order does not matter.

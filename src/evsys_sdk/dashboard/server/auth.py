@@ -28,12 +28,12 @@ from .storage.writer import Busy, Writer
 
 SCOPES: tuple[Scope, ...] = ("read", "write", "admin")
 SESSION_S = 30 * 86_400.0
-_REMEMBERED_S = 15.0
+_CACHE_S = 15.0
 """Seconds for which a key is cached.
 
 Revoking in this process takes effect at once; in another, e.g. by `evsys dashboard key --revoke`, after this time.
 """
-_MOST_REMEMBERED = 10_000
+_MOST_CACHED = 10_000
 LOCAL = "local"
 
 
@@ -72,8 +72,8 @@ class LocalGate:
         return Caller(LOCAL, frozenset(SCOPES), LOCAL) if same else None
 
     def identify_session(self, cookie: str) -> Caller | None:
-        known = digest(cookie) in self._sessions
-        return Caller(LOCAL, frozenset(SCOPES), LOCAL, by_cookie=True) if known else None
+        is_open = digest(cookie) in self._sessions
+        return Caller(LOCAL, frozenset(SCOPES), LOCAL, by_cookie=True) if is_open else None
 
     def open_session(self, token: str) -> str | None:
         if self.identify_key(token) is None:
@@ -91,7 +91,7 @@ class KeyGate:
 
     def __init__(self, engine: Engine, writer: Writer) -> None:
         self._engine, self._writer = engine, writer
-        self._known: dict[str, tuple[float, Caller]] = {}
+        self._cache: dict[str, tuple[float, Caller]] = {}
         self._lock = threading.Lock()
 
     def identify_key(self, key: str) -> Caller | None:
@@ -126,7 +126,7 @@ class KeyGate:
     def forget(self) -> None:
         """Clear the cache after a key was revoked."""
         with self._lock:
-            self._known.clear()
+            self._cache.clear()
 
     def _identify(self, secret: str, *, by_cookie: bool) -> Caller | None:
         if len(secret) > 500:  # longer than any key; bounds the time for hashing
@@ -134,10 +134,10 @@ class KeyGate:
         hash = digest(secret)
         now = time.monotonic()
         with self._lock:
-            known = self._known.get(hash)
+            cached = self._cache.get(hash)
         # A cookie sent as a key must not match the cache, and vice versa.
-        if known is not None and known[0] > now and known[1].by_cookie == by_cookie:
-            return known[1]
+        if cached is not None and cached[0] > now and cached[1].by_cookie == by_cookie:
+            return cached[1]
         session, key = schema.web_session, schema.api_key
         if by_cookie:
             query = select(key).join(session, session.c.key_id == key.c.id)
@@ -151,9 +151,9 @@ class KeyGate:
             return None
         identity = Caller(str(row["project_id"]), frozenset(json.loads(row["scopes"])), str(row["id"]), by_cookie)
         with self._lock:
-            if len(self._known) > _MOST_REMEMBERED:
-                self._known.clear()
-            self._known[hash] = (now + _REMEMBERED_S, identity)
+            if len(self._cache) > _MOST_CACHED:
+                self._cache.clear()
+            self._cache[hash] = (now + _CACHE_S, identity)
         # Only after a lookup, because a write per request would cost more than most requests.
         self._note_use(identity.key_id)
         return identity
@@ -205,11 +205,11 @@ def list_keys(connection: Connection, project: str | None) -> list[dict[str, Any
 def revoke_key(connection: Connection, project: str | None, id: str) -> bool:
     """Revoke a key and its sessions; return False if there is no such key."""
     table = schema.api_key
-    mine = [table.c.id == id, *([table.c.project_id == project] if project else [])]
-    found = connection.execute(update(table).where(*mine).values(revoked=True)).rowcount > 0
-    if found:
+    conditions = [table.c.id == id, *([table.c.project_id == project] if project else [])]
+    revoked = connection.execute(update(table).where(*conditions).values(revoked=True)).rowcount > 0
+    if revoked:
         connection.execute(delete(schema.web_session).where(schema.web_session.c.key_id == id))
-    return found
+    return revoked
 
 
 def require(identity: Caller | None, scope: Scope) -> Caller:

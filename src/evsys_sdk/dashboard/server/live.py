@@ -46,9 +46,9 @@ class Signal:
         for event in self._waiting:
             event.set()
 
-    async def wait(self, heard: int, timeout_s: float) -> None:
-        """Wait until `rung` differs from `heard`, or until the timeout."""
-        if self.rung != heard:
+    async def wait(self, last_seen: int, timeout_s: float) -> None:
+        """Wait until `rung` differs from `last_seen`, or until the timeout."""
+        if self.rung != last_seen:
             return
         event = asyncio.Event()  # one per waiter, because a shared event could be cleared too early
         self._waiting.add(event)
@@ -66,21 +66,21 @@ async def stream_changes(
     version = await asyncio.to_thread(source.version) if since is None else since
     # `retry` is in milliseconds: a browser reconnects by itself and sends the last `id`.
     yield b"retry: 2000\n" + _message("hello", version, {"version": version})
-    spoken, pause = time.monotonic(), _POLL_S if polled else KEEP_ALIVE_S
+    last_sent, pause = time.monotonic(), _POLL_S if polled else KEEP_ALIVE_S
     while not signal.closed:
-        began, heard = time.monotonic(), signal.rung
+        began, last_seen = time.monotonic(), signal.rung
         changes = await asyncio.to_thread(source.changes, version)
         for change in changes:
             version = max(version, change.version)
             data: dict[str, str | int] = {"kind": change.kind, "id": change.id, "version": change.version}
             yield _message("change", change.version, data)
-            spoken = time.monotonic()
-        if time.monotonic() - spoken >= KEEP_ALIVE_S:
+            last_sent = time.monotonic()
+        if time.monotonic() - last_sent >= KEEP_ALIVE_S:
             yield b": still here\n\n"
-            spoken = time.monotonic()
+            last_sent = time.monotonic()
         if polled:
             pause = max(_POLL_S, (time.monotonic() - began) * _MOST_OF_THE_TIME)
-        await signal.wait(heard, pause)
+        await signal.wait(last_seen, pause)
         await asyncio.sleep(_LULL_S)
 
 

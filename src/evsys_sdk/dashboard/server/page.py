@@ -26,8 +26,8 @@ class PageFiles:
 
     def __init__(self, folder: Path = PAGE) -> None:
         self._folder = folder.resolve()
-        found = [path for path in folder.rglob("*") if path.is_file()] if (folder / "index.html").is_file() else []
-        self._files = {f"/{path.relative_to(folder).as_posix()}": path for path in found}
+        files = [path for path in folder.rglob("*") if path.is_file()] if (folder / "index.html").is_file() else []
+        self._files = {f"/{path.relative_to(folder).as_posix()}": path for path in files}
         """URL path -> file, listed once at the start: request paths are never used as file paths."""
 
     async def answer(self, request: Request) -> Response:

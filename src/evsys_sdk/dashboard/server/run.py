@@ -15,7 +15,7 @@ from ...errors import ConfigError
 from ...server.settings import is_loopback
 
 _GRACE_S = 5
-_LOOK_FOR_CYCLES_AFTER = 50_000
+_GC_THRESHOLD = 50_000
 """Threshold of garbage collection; a batch of records creates about ten thousand objects, none of them cyclic."""
 
 
@@ -56,7 +56,7 @@ def serve(app: ASGIApp, sock: socket.socket, announce: Callable[[], None]) -> No
     )
     server = _Server(config, announce)
     gc.freeze()  # excludes imported modules, whose collection takes a fifth of the time of ingestion
-    gc.set_threshold(_LOOK_FOR_CYCLES_AFTER)
+    gc.set_threshold(_GC_THRESHOLD)
     with contextlib.closing(sock), contextlib.suppress(KeyboardInterrupt):
         asyncio.run(server.serve(sockets=[sock]))
 

@@ -113,10 +113,10 @@ class Guard:
 def session_cookie(header: str) -> str:
     """The session in a Cookie header; empty if there is none."""
     try:
-        found = SimpleCookie(header).get(COOKIE)
+        cookie = SimpleCookie(header).get(COOKIE)
     except CookieError:
         return ""
-    return found.value if found is not None else ""
+    return cookie.value if cookie is not None else ""
 
 
 class TooLarge(HTTPException):
@@ -127,13 +127,13 @@ class TooLarge(HTTPException):
 
 
 def _limit(receive: Receive) -> Receive:
-    seen = 0  # counted on receipt, because a chunked body announces no length
+    received = 0  # counted on receipt, because a chunked body announces no length
 
     async def receive_counted() -> Message:
-        nonlocal seen
+        nonlocal received
         message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > LARGEST_BODY:
+        received += len(message.get("body", b""))
+        if received > LARGEST_BODY:
             raise TooLarge
         return message
 
@@ -145,17 +145,17 @@ def _with_headers(send: Send, is_api: bool) -> Send:
         if message["type"] == "http.response.start":
             present = {name.lower() for name, _ in message.get("headers", [])}
             more = [*_HEADERS, (b"cache-control", b"no-store" if is_api else b"no-cache")]
-            message["headers"] = [*message.get("headers", []), *(one for one in more if one[0] not in present)]
+            message["headers"] = [*message.get("headers", []), *(header for header in more if header[0] not in present)]
         await send(message)
 
     return send_with_headers
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for name, value in scope["headers"]:  # the first value of a repeated header is used everywhere
-        found.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
-    return found
+        headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+    return headers
 
 
 async def _answer(send: Send, status: int, error: str, message: str) -> None:

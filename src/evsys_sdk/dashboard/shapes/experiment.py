@@ -1,4 +1,4 @@
-"""Experiments: lists of them, and everything their own page shows at once."""
+"""Experiments: lists of them, and the data of their page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ type Scope = Literal["read", "write", "admin"]
 
 
 class ApiShape(BaseModel):
-    """Base of everything that crosses the API; unknown fields are refused on the way in."""
+    """Base of all requests and responses; unknown fields of requests are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ApiProblem(ApiShape):
-    """Why a request was refused."""
+    """The reason that a request was refused."""
 
     error: str
     """A short name: unauthorized, forbidden, not_found, bad_request, conflict, too_large, ..."""
@@ -30,7 +30,7 @@ class ApiProblem(ApiShape):
 
 
 class PageSession(ApiShape):
-    """Who is asking, and what the server can do for them."""
+    """The caller of a request and the mode of the server."""
 
     mode: Literal["local", "server"]
     """`local`: the record of one project on this disk; `server`: what clients sent."""
@@ -43,14 +43,14 @@ class PageSession(ApiShape):
 
 
 class Live(ApiShape):
-    """How an experiment that is running is getting on."""
+    """The progress of a running experiment."""
 
     arms_running: int
     step: int | None
     """The furthest step of any running arm."""
     total_steps: int | None
     metric: str
-    """What `recent` shows; empty when nothing was logged yet."""
+    """The metric of `recent`; empty if nothing was logged yet."""
     recent: list[float]
     """The last values of `metric`, at most 40, oldest first."""
 
@@ -61,9 +61,9 @@ class ShownExperiment(ExperimentView):
 
     n_notes: int = 0
     version: int = 0
-    """Grows with every change; two answers with the same version are equal."""
+    """Increases with every change; two responses with the same version are equal."""
     live: Live | None = None
-    """Only while a process works on it."""
+    """Set while a process runs it."""
 
 
 class Experiments(ApiShape):
@@ -73,18 +73,18 @@ class Experiments(ApiShape):
     next: str | None
     """Cursor of the following page; null on the last one."""
     total: int
-    """How many meet the filters, over all pages."""
+    """Number of matches on all pages."""
 
 
 class Progress(ApiShape):
-    """How far something has come."""
+    """The progress of a task."""
 
     done: int
     of: int
 
 
 class Overview(ApiShape):
-    """The project in one look, and what its experiments can be filtered by."""
+    """The overview of a project, with the values that its experiments can be filtered by."""
 
     total: int
     by_status: dict[str, int]
@@ -92,20 +92,20 @@ class Overview(ApiShape):
     """Experiments without a conclusion are under `none`."""
     spend: dict[str, float]
     trials: dict[str, float]
-    """Claims `tested` and `supported`, and how many supported ones are `expected_false` at most; empty: none tested."""
+    """Number of claims `tested`, `supported` and at most `expected_false`; empty if none was tested."""
     models: list[str]
     algorithms: list[str]
     tags: list[str]
     running: list[ShownExperiment]
     attention: list[AttentionItem]
-    """What needs a person, the most urgent first."""
+    """Items that need human attention, most urgent first."""
     version: int
     reading: Progress | None = None
-    """How many experiments of a large project were read, while it is read for the first time."""
+    """The progress of reading a large project for the first time."""
 
 
 class RegisteredClaim(ApiShape):
-    """What the experiment was meant to show."""
+    """The hypothesis of an experiment."""
 
     text: str
     metric: str
@@ -113,7 +113,7 @@ class RegisteredClaim(ApiShape):
     min_effect: float | None
     baseline: str
     registered: bool
-    """Whether it was fixed before the first step."""
+    """Whether it was registered before the first step."""
     registered_at: float | None
     sha256: str
 
@@ -141,7 +141,7 @@ class Tags(ApiShape):
 
 
 class ControlRequest(ApiShape):
-    """Something asked of a running experiment."""
+    """A request to a running experiment."""
 
     id: str
     kind: Literal["stop", "approve", "reject"]
@@ -152,11 +152,11 @@ class ControlRequest(ApiShape):
     time: float
     state: Literal["open", "taken", "done", "refused"]
     answer: str
-    """What came of it, once it is taken."""
+    """The outcome, once the request is taken."""
 
 
 class NewControlRequest(ApiShape):
-    """Something to ask of a running experiment."""
+    """A new request to a running experiment."""
 
     kind: Literal["stop", "approve", "reject"]
     subject: str = Field(default="", max_length=200)
@@ -165,86 +165,86 @@ class NewControlRequest(ApiShape):
 
 
 class NewProjectRequest(NewControlRequest):
-    """Something to ask of a campaign or a loop."""
+    """A new request to a campaign or a loop."""
 
     kind: Literal["stop", "approve", "reject", "extend"]  # pyright: ignore[reportIncompatibleVariableOverride]
     hours: float = Field(default=0.0, ge=0, le=1000)
-    """How much later a campaign ends."""
+    """Hours by which a campaign is extended."""
 
 
 class InterimLook(ApiShape):
-    """One look at a claim that is judged before all seeds are trained."""
+    """One interim analysis of a claim, before all seeds are trained."""
 
     look: int
     of: int
-    """How many were planned."""
+    """Number of planned analyses."""
     seeds: int
-    """Of each run, so far."""
+    """Seeds of each run so far."""
     verdict: str
     error: float | None
-    """False positive rate of this interim analysis: what the claim is tested at."""
+    """The significance level of this analysis."""
     chance: float | None
-    """Of being supported at the last look; None where that is not known."""
+    """The probability that the last analysis supports the claim; None if unknown."""
     ends: bool
-    """Whether no more seeds are trained."""
+    """Whether training stops here."""
     why: str
 
 
 class ExperimentDetail(ApiShape):
-    """Everything the experiment's own page shows at once."""
+    """The data of the page of an experiment."""
 
     experiment: ShownExperiment
     claim: RegisteredClaim
     metrics: list[str]
-    """Every metric that some arm has, scores first."""
+    """The metrics of all arms, scores first."""
     threats: list[str]
     next: list[str]
     not_scored: dict[str, str]
     looks: dict[str, Any] | None
-    """At the test set, here and before."""
+    """The evaluations on the test set, in this experiment and earlier ones."""
     interim: list[InterimLook]
-    """What was found before the last seed, where the experiment ends as soon as it is decided."""
+    """The interim analyses, if the experiment stops as soon as the claim is decided."""
     noise_floor: dict[str, Any] | None
     smallest_detectable: float | None
     commands: dict[str, str]
-    """What to type to continue (`resume`) or to do it again (`reproduce`)."""
+    """The commands to continue (`resume`) or repeat (`reproduce`) the experiment."""
     conclusion_text: str
-    """The conclusion as its author wrote it, Markdown."""
+    """The conclusion as its author wrote it, in Markdown."""
     requests: list[ControlRequest]
     log: str
-    """The last lines that it printed; empty where its output was not kept."""
+    """The last lines of its output; empty if the output was not stored."""
     config: dict[str, Any]
     conclusion: dict[str, Any]
 
 
 class Series(ApiShape):
-    """One metric of one arm. Where there were more points than asked for, each entry stands for a bucket of them."""
+    """One metric of one arm; with more points than requested, each entry is a bucket of points."""
 
     arm: str
     run: str
     seed: int | None
     n: int
-    """How many points were recorded in the range."""
+    """Number of points in the range."""
     x: list[float]
     y: list[float | None]
-    """Mean of the finite values; null for a NaN or an infinity."""
+    """Mean of the finite values; null if none is finite."""
     low: list[float | None]
     high: list[float | None]
 
 
 class Curves(ApiShape):
-    """One metric over the course of training."""
+    """The training curves of one metric."""
 
     metric: str
     x: str
     axes: list[str]
-    """What can be asked for as `x`: step, tokens, minutes."""
+    """The available values of `x`: step, tokens, minutes, usd."""
     metrics: list[str]
     series: list[Series]
 
 
 class Items(ApiShape):
-    """Two runs on one benchmark, task by task; what changed first."""
+    """Two runs compared by task, changed tasks first."""
 
     metric: str
     metrics: list[str]

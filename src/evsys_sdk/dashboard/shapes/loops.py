@@ -1,4 +1,4 @@
-"""The closed loops and the campaigns of a project: what each waits for, and what became of it."""
+"""The closed loops and the campaigns of a project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .experiment import ApiShape
 
 
 class LoopCheck(ApiShape):
-    """One condition of the gate, and whether it held."""
+    """The result of one check of the gate."""
 
     name: str
     state: str
@@ -23,7 +23,7 @@ class LoopRound(ApiShape):
 
     round: int
     stage: str
-    """What is done next, or `settled`."""
+    """The next stage, or `settled`."""
     outcome: str | None
     """`shipped`, `rolled back`, `refused` or `failed`, once it is settled."""
     reason: str | None
@@ -31,22 +31,22 @@ class LoopRound(ApiShape):
     rows: int
     tasks: int
     left_out: dict[str, int]
-    """Why traces are neither learned nor held out, and how many."""
+    """Number of traces that are neither trained on nor held out, by reason."""
     decision: str
-    """Why it was begun."""
+    """Why the round was started."""
     experiment: str | None
     experiment_id: str | None
     verdict: str | None
-    """Of the gate."""
+    """The verdict of the gate."""
     checks: list[LoopCheck]
     deployment: str | None
     approvals: list[str]
-    """Steps that somebody let continue."""
+    """Approved steps."""
     usd: float
 
 
 class LoopDeployment(ApiShape):
-    """Something that was shipped."""
+    """A deployment."""
 
     id: str
     time: float | None
@@ -54,17 +54,17 @@ class LoopDeployment(ApiShape):
 
 
 class LoopRollback(ApiShape):
-    """Something that was taken back."""
+    """A rollback."""
 
     replaced: str
-    """What was live before ..."""
+    """The deployment that was rolled back."""
     instead: str | None
-    """... and what is since."""
+    """The deployment that is live instead."""
     reason: str
 
 
 class LoopStep(ApiShape):
-    """Something that the loop did, or waited for."""
+    """A step of the loop, done or waiting."""
 
     stage: str
     round: int
@@ -78,7 +78,7 @@ class LoopPage(ApiShape):
 
     system: str
     state: str
-    """What it waits for, or does next."""
+    """The condition it waits for, or its next step."""
     live: str | None
     stopped: bool
     usd: float
@@ -87,9 +87,9 @@ class LoopPage(ApiShape):
     deployments: list[LoopDeployment]
     rollbacks: list[LoopRollback]
     steps: list[LoopStep]
-    """The latest, oldest first."""
+    """The latest steps, oldest first."""
     problem: str
-    """Why it cannot be told; empty where it can."""
+    """Why its state cannot be read; empty if it can."""
 
 
 class Loops(ApiShape):
@@ -99,7 +99,7 @@ class Loops(ApiShape):
 
 
 class CampaignCandidate(ApiShape):
-    """Something to try under a campaign, and who is at it."""
+    """A candidate of a campaign, and the worker that has claimed it."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -111,7 +111,7 @@ class CampaignCandidate(ApiShape):
 
 
 class CampaignDecided(ApiShape):
-    """One step of a portfolio, with its reason."""
+    """One decision of a portfolio, with its reason."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -124,7 +124,7 @@ class CampaignDecided(ApiShape):
 
 
 class CampaignState(ApiShape):
-    """One campaign, as `evsys campaign show --json` tells it; its experiments have the tag `campaign:NAME`."""
+    """One campaign, as printed by `evsys campaign show --json`; its experiments have the tag `campaign:NAME`."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -136,16 +136,16 @@ class CampaignState(ApiShape):
     why: str = ""
     spent: dict[str, float] = {}
     left: dict[str, float] = {}
-    """Of the limits that there are."""
+    """What is left of each limit."""
     candidates: list[CampaignCandidate] = []
     suggestions: list[str] = []
     decisions: list[CampaignDecided] = []
-    """Of its portfolio, oldest first."""
+    """The decisions of its portfolio, oldest first."""
     deadline: float | None = None
     approvals: list[Approval] = []
-    """Of plans that take more than the campaign allows by itself."""
+    """Approvals of plans that exceed what the campaign allows without one."""
     problem: str = ""
-    """Why it cannot be told; empty where it can."""
+    """Why its state cannot be read; empty if it can."""
 
 
 class Campaigns(ApiShape):
@@ -155,6 +155,6 @@ class Campaigns(ApiShape):
 
 
 class ActionAnswer(ApiShape):
-    """What came of a request to a loop or a campaign."""
+    """The outcome of a request to a loop or a campaign."""
 
     answer: str

@@ -1,4 +1,4 @@
-"""What lies behind an experiment: rollouts, spend, lineage, journal, comparisons, and the data it used."""
+"""The details of an experiment: rollouts, spend, lineage, journal, comparisons, and its data."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .experiment import ApiShape, Items, ShownExperiment
 
 
 class ArmDetail(ApiShape):
-    """One run with one seed, whole."""
+    """The details of an arm: one run with one seed."""
 
     arm: ArmView
     config: dict[str, Any]
-    """Of the run, as resolved."""
+    """The resolved config of the run."""
     checkpoints: list[dict[str, Any]]
     """`step`, `path` and `final` of each, oldest first; where known, also `name` and `metrics`."""
     datasets: list[dict[str, Any]]
     benchmarks: list[dict[str, Any]]
     examples: str
-    """The first rows as the model saw them; lines that begin with + carry loss. Empty where none were kept."""
+    """The first rows as the model saw them, empty if not stored; lines that begin with + carry loss."""
     story: str
-    """What happened in it, Markdown; empty where no one wrote it down."""
+    """The summary of the run in Markdown; empty if there is none."""
 
 
 class RolloutLine(ApiShape):
@@ -32,7 +32,7 @@ class RolloutLine(ApiShape):
     arm: str
     split: str
     name: str
-    """Of the benchmark; empty for rollouts of training."""
+    """The benchmark; empty for rollouts of training."""
     step: int
     task: str
     sample: int
@@ -41,35 +41,35 @@ class RolloutLine(ApiShape):
     tokens: int | None
     turns: int | None
     preview: str
-    """The beginning of what the model wrote."""
+    """The beginning of the model's output."""
 
 
 class Rollouts(ApiShape):
-    """A page of rollouts, and what the list can be narrowed by."""
+    """A page of rollouts, with the values that the list can be filtered by."""
 
     items: list[RolloutLine]
     next: str | None
     total: int
     arms: list[str]
     sets: list[str]
-    """`split/name` of every set that was attempted."""
+    """`split/name` of every evaluation set."""
     steps: list[int]
     rewards: list[int]
-    """How many rollouts of the selection have a reward in each tenth of `reward_range`."""
+    """Number of matching rollouts with a reward in each tenth of `reward_range`."""
     reward_range: list[float]
 
 
 class RolloutDetail(ApiShape):
-    """One rollout, whole."""
+    """One complete rollout."""
 
     rollout: RolloutLine
     messages: list[dict[str, Any]]
-    """The conversation where it was recorded; else empty, and `text` is all there is."""
+    """The conversation; empty if only `text` was recorded."""
     text: str
     info: dict[str, Any]
-    """What the verifier said."""
+    """The details of the verifier."""
     expected: str
-    """The answer that the task expects; empty where that is not known."""
+    """The expected answer; empty if unknown."""
     error: str
     raw: dict[str, Any]
     """As recorded."""
@@ -79,14 +79,14 @@ class RolloutDetail(ApiShape):
 
 
 class SpendPart(ApiShape):
-    """What one arm took."""
+    """The spend of one arm."""
 
     name: str
     spend: dict[str, float]
 
 
 class SpendBreakdown(ApiShape):
-    """Where the money went."""
+    """The spend in total, by arm and over time."""
 
     total: dict[str, float]
     by_arm: list[SpendPart]
@@ -97,13 +97,13 @@ class SpendBreakdown(ApiShape):
 
 
 class Node(ApiShape):
-    """Something that was used or made."""
+    """An input or output of an experiment."""
 
     id: str
     kind: Literal["experiment", "dataset", "benchmark", "model", "checkpoint"]
     name: str
     detail: str
-    """Hash, version, verdict: what tells it from others of its name."""
+    """Hash, version or verdict, which distinguishes it from others with its name."""
 
 
 class Edge(ApiShape):
@@ -115,7 +115,7 @@ class Edge(ApiShape):
 
 
 class ExperimentLineage(ApiShape):
-    """Where an experiment comes from and what came of it."""
+    """The lineage graph of an experiment."""
 
     nodes: list[Node]
     edges: list[Edge]
@@ -138,13 +138,13 @@ class Events(ApiShape):
 
 
 class JournalAnchor(ApiShape):
-    """What a journal was at a moment, witnessed by the server."""
+    """The state of a journal at one time, as recorded by the server."""
 
     experiment: str
     events: int
-    """How many lines it had."""
+    """Number of events."""
     head: str
-    """The hash of the last of them."""
+    """The hash of the last event."""
     time: float
 
 
@@ -164,18 +164,18 @@ class ComparedRun(ApiShape):
     differences: list[PairedDifference]
     """By metric; none for the first run."""
     items: Items | None
-    """The tasks of the metric that decides, where both runs were scored on the same set."""
+    """The tasks of the deciding metric, if both runs were scored on the same set."""
 
 
 class ComparedRuns(ApiShape):
-    """Runs of any experiments; the first is what the others are compared with."""
+    """Runs of any experiments, compared with the first one."""
 
     runs: list[ComparedRun]
     config: list[ConfigDifference]
 
 
 class DataEntry(ApiShape):
-    """A dataset or a benchmark, one version and split of it."""
+    """One version and split of a dataset or a benchmark."""
 
     id: str
     kind: Literal["dataset", "benchmark"]

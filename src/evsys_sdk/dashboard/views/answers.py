@@ -30,7 +30,7 @@ def describe_experiment(source: RecordSource, id: str) -> ExperimentDetail:
         next=_texts(conclusion.get("next")),
         not_scored={key: text(value) for key, value in part(conclusion, "not_scored").items()},
         looks=_object(conclusion.get("looks")),
-        interim=_looks(data),
+        interim=_interim_analyses(data),
         noise_floor=_object(conclusion.get("noise_floor")),
         smallest_detectable=number(conclusion.get("smallest_detectable")),
         commands=dict(data.commands),
@@ -49,14 +49,14 @@ def describe_arm(source: RecordSource, id: str, arm: str) -> ArmDetail:
 
 def detail_of_arm(source: RecordSource, data: ExperimentData, arm: str) -> ArmDetail:
     """Like `describe_arm`, for an experiment that was already read."""
-    found = next((one for one in data.experiment.arms if one.arm == arm), None)
-    if found is None:
+    view = next((arm_view for arm_view in data.experiment.arms if arm_view.arm == arm), None)
+    if view is None:
         raise NotFound("arm", arm)
     files = source.arm_files(data.experiment.id, [arm])[arm]
     configs = {text(run.get("name")): run for run in config_runs(data.config)}
     return ArmDetail(
-        arm=found,
-        config=dict(configs.get(found.run, {})),
+        arm=view,
+        config=dict(configs.get(view.run, {})),
         checkpoints=list(files.checkpoints),
         datasets=list(files.datasets),
         benchmarks=list(files.benchmarks),
@@ -65,38 +65,38 @@ def detail_of_arm(source: RecordSource, data: ExperimentData, arm: str) -> ArmDe
     )
 
 
-def baseline_of(one: ExperimentView) -> str:
+def baseline_of(view: ExperimentView) -> str:
     """The run that others are compared with: the baseline, or the first run if the baseline has no arm."""
-    runs = dict.fromkeys(arm.run for arm in one.arms)
-    return one.baseline if one.baseline in runs else next(iter(runs), "")
+    runs = dict.fromkeys(arm.run for arm in view.arms)
+    return view.baseline if view.baseline in runs else next(iter(runs), "")
 
 
-def runs_of(one: ExperimentView) -> list[RunView]:
+def runs_of(view: ExperimentView) -> list[RunView]:
     """The runs with arms: the baseline first, then the others in the order of the conclusion."""
-    return sorted((run for run in one.runs if run.n_arms), key=lambda run: run.run != baseline_of(one))
+    return sorted((run for run in view.runs if run.n_arms), key=lambda run: run.run != baseline_of(view))
 
 
 def _claim(data: ExperimentData) -> RegisteredClaim:
-    stated = part(data.conclusion, "hypothesis")
+    hypothesis = part(data.conclusion, "hypothesis")
     return RegisteredClaim(
-        text=text(stated.get("claim")) or data.experiment.hypothesis,
-        metric=text(stated.get("metric")),
-        direction=text(stated.get("direction")),
-        min_effect=number(stated.get("min_effect")),
-        baseline=text(stated.get("baseline")),
+        text=text(hypothesis.get("claim")) or data.experiment.hypothesis,
+        metric=text(hypothesis.get("metric")),
+        direction=text(hypothesis.get("direction")),
+        min_effect=number(hypothesis.get("min_effect")),
+        baseline=text(hypothesis.get("baseline")),
         registered=data.conclusion.get("registered") is True,
         registered_at=data.registered_at,
         sha256=text(data.conclusion.get("hypothesis_sha256")),
     )
 
 
-def _looks(data: ExperimentData) -> list[InterimLook]:
+def _interim_analyses(data: ExperimentData) -> list[InterimLook]:
     """The interim analyses in the journal and that of the conclusion, each number once."""
-    found = {whole(row.get("look")) or 0: row for row in data.looks}
+    rows = {whole(row.get("look")) or 0: row for row in data.looks}
     last = part(data.conclusion, "sequential")
-    if last and (place := whole(last.get("look"))) is not None and place not in found:
-        stated = {"of": len(items(last.get("looks"))), "verdict": data.conclusion.get("verdict"), "ends": True}
-        found[place] = {**last, **stated, "why": last.get("outcome")}
+    if last and (look := whole(last.get("look"))) is not None and look not in rows:
+        summary = {"of": len(items(last.get("looks"))), "verdict": data.conclusion.get("verdict"), "ends": True}
+        rows[look] = {**last, **summary, "why": last.get("outcome")}
     return [
         InterimLook(
             look=at,
@@ -108,7 +108,7 @@ def _looks(data: ExperimentData) -> list[InterimLook]:
             ends=row.get("ends") is True,
             why=text(row.get("why")),
         )
-        for at, row in sorted(found.items())
+        for at, row in sorted(rows.items())
     ]
 
 
@@ -142,29 +142,31 @@ def trace_lineage(source: RecordSource, id: str) -> ExperimentLineage:
         nodes.setdefault(f"{kind}:{key}", Node(id=f"{kind}:{key}", kind=kind, name=name, detail=detail))
         return f"{kind}:{key}"
 
-    own = add("experiment", data.experiment.id, data.experiment.name, data.experiment.verdict or data.experiment.status)
+    root = add(
+        "experiment", data.experiment.id, data.experiment.name, data.experiment.verdict or data.experiment.status
+    )
     for parent in source.experiments([data.experiment.parent_id]) if data.experiment.parent_id else ():
-        edges[add("experiment", parent.id, parent.name, parent.verdict or parent.status), own, "led to"] = None
+        edges[add("experiment", parent.id, parent.name, parent.verdict or parent.status), root, "led to"] = None
     children = source.list_experiments(ExperimentQuery(Filters(parent=data.experiment.id), limit=_MOST_CHILDREN))
     for child in children.items:
-        edges[own, add("experiment", child.id, child.name, child.verdict or child.status), "led to"] = None
+        edges[root, add("experiment", child.id, child.name, child.verdict or child.status), "led to"] = None
     for model in data.experiment.models:
-        edges[add("model", model, model, ""), own, "trained from"] = None
+        edges[add("model", model, model, ""), root, "trained from"] = None
     for name, files in source.arm_files(id, [arm.arm for arm in data.experiment.arms]).items():
         for row in files.datasets:
             key = text(row.get("id")) or text(row.get("sha256")) or text(row.get("source"))
-            edges[add("dataset", key, text(row.get("source")) or key, text(row.get("sha256"))), own, "trained on"] = (
+            edges[add("dataset", key, text(row.get("source")) or key, text(row.get("sha256"))), root, "trained on"] = (
                 None
             )
         for row in files.benchmarks:
             key = text(row.get("id")) or text(row.get("sha256")) or text(row.get("name"))
             split = text(row.get("split")) or "test"
             label = f"{split}/{text(row.get('name'))}"
-            edges[add("benchmark", key, label, text(row.get("sha256"))), own, "scored on"] = None
+            edges[add("benchmark", key, label, text(row.get("sha256"))), root, "scored on"] = None
         for row in files.checkpoints:
             if row.get("final") is True and text(row.get("path")):
                 target = add("checkpoint", f"{data.experiment.id}/{name}", name, text(row.get("path")))
-                edges[own, target, "made"] = None
+                edges[root, target, "made"] = None
     return ExperimentLineage(
         nodes=list(nodes.values()),
         edges=[Edge(source=source, target=target, kind=kind) for source, target, kind in edges],
@@ -172,7 +174,7 @@ def trace_lineage(source: RecordSource, id: str) -> ExperimentLineage:
 
 
 def _texts(value: Any) -> list[str]:
-    return [one for one in items(value) if isinstance(one, str)]
+    return [item for item in items(value) if isinstance(item, str)]
 
 
 def _object(value: Any) -> Object | None:

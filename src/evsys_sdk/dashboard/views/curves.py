@@ -45,12 +45,12 @@ def draw_curves(source: RecordSource, id: str, query: CurveQuery) -> Curves:
         for arm in source.experiment(id).experiment.arms
         if (not query.runs or arm.run in query.runs) and (not query.arms or arm.arm in query.arms)
     ]
-    found = source.points(id, [arm.arm for arm in arms], metric) if metric else {}
-    clock = source.points(id, list(found), AXES[query.x]) if AXES[query.x] else {}
+    by_arm = source.points(id, [arm.arm for arm in arms], metric) if metric else {}
+    clock = source.points(id, list(by_arm), AXES[query.x]) if AXES[query.x] else {}
     series: list[Series] = []
     for arm in arms:
-        if arm.arm in found:
-            points = _on_axis(found[arm.arm], clock.get(arm.arm), query.x, arm.spend.get("usd", 0.0))
+        if arm.arm in by_arm:
+            points = _on_axis(by_arm[arm.arm], clock.get(arm.arm), query.x, arm.spend.get("usd", 0.0))
             series.append(_series(arm, points, query))
     priced = any(arm.spend.get("usd") for arm in arms)
     axes = [axis for axis, needed in AXES.items() if (not needed or needed in names) and (axis != "usd" or priced)]

@@ -24,15 +24,15 @@ def list_items(
     source: RecordSource, id: str, *, metric: str = "", a: str = "", b: str = "", limit: int = 200, cursor: str = ""
 ) -> Items:
     """Compare two runs of one experiment by task on one metric."""
-    one, scores = source.experiment(id).experiment, source.scores(id)
-    runs = list(dict.fromkeys(arm.run for arm in one.arms))
-    a = a or baseline_of(one)
-    b = b or next((run for run in (one.best_run, *runs) if run and run != a), a)
+    view, scores = source.experiment(id).experiment, source.scores(id)
+    runs = list(dict.fromkeys(arm.run for arm in view.arms))
+    a = a or baseline_of(view)
+    b = b or next((run for run in (view.best_run, *runs) if run and run != a), a)
     for run in (a, b):
         if run and run not in runs:
             raise NotFound("run", run)
-    sides = [Side(one, run, scores_of_run(one, scores, run)) for run in (a, b)]
-    return _with_prompts(source, id, _items(sides[0], sides[1], metric or one.metric, limit, cursor))
+    sides = [Side(view, run, scores_of_run(view, scores, run)) for run in (a, b)]
+    return _with_prompts(source, id, _items(sides[0], sides[1], metric or view.metric, limit, cursor))
 
 
 def compare(source: RecordSource, references: Sequence[str]) -> ComparedRuns:
@@ -84,29 +84,30 @@ def _with_prompts(source: RecordSource, id: str, items: Items) -> Items:
     split, _, rest = items.metric.partition("/")
     prompts = source.prompts(id, split, rest.rpartition("/")[0]) if items.items else {}
     shown = [
-        replace(one, prompt=prompts[one.task][:LONGEST_PREVIEW]) if one.task in prompts else one for one in items.items
+        replace(task, prompt=prompts[task.task][:LONGEST_PREVIEW]) if task.task in prompts else task
+        for task in items.items
     ]
     return items.model_copy(update={"items": shown})
 
 
-def scores_of_run(one: ExperimentView, scores: Mapping[str, Sequence[Object]], run: str) -> dict[str, SetScores]:
+def scores_of_run(view: ExperimentView, scores: Mapping[str, Sequence[Object]], run: str) -> dict[str, SetScores]:
     """The scores of one run over all of its seeds, by metric."""
-    return gather_scores((scores.get(arm.arm, ()), arm.metrics) for arm in one.arms if arm.run == run)
+    return gather_scores((scores.get(arm.arm, ()), arm.metrics) for arm in view.arms if arm.run == run)
 
 
-def _items(one: Side, other: Side, metric: str, limit: int, cursor: str) -> Items:
-    left, right = one.scores, other.scores
-    metrics = sorted({name for one in (left, right) for name, scores in one.items() if any(scores.by_task)})
+def _items(first: Side, second: Side, metric: str, limit: int, cursor: str) -> Items:
+    left, right = first.scores, second.scores
+    metrics = sorted({name for side in (left, right) for name, scores in side.items() if any(scores.by_task)})
     if metric not in metrics and metrics:
         metric = metrics[0]
     tasks = compare_tasks(left.get(metric), right.get(metric))
     begin = _position(cursor)
-    pair = next((pair for pair in compare_sides(one, other) if pair.metric == metric), None)
+    pair = next((pair for pair in compare_sides(first, second) if pair.metric == metric), None)
     return Items(
         metric=metric,
         metrics=metrics,
-        a=one.run,
-        b=other.run,
+        a=first.run,
+        b=second.run,
         gained=sum(item.change == "gained" for item in tasks),
         lost=sum(item.change == "lost" for item in tasks),
         same=sum(item.change == "same" for item in tasks),
@@ -120,5 +121,5 @@ def _position(cursor: str) -> int:
     if not cursor:
         return 0
     if not cursor.isdecimal() or len(cursor) > 9:
-        raise BadQuery(f"cursor {cursor[:40]!r} is not one that this list gave out.")
+        raise BadQuery(f"cursor {cursor[:40]!r} does not belong to this list. Begin again without one.")
     return int(cursor)

@@ -17,7 +17,7 @@ from .source import BadQuery, ExperimentQuery, read_cursor, write_cursor
 
 _MOST_RUNNING = 40
 _MOST_FACETS = 200
-_MOST_LOOKED_AT = 60
+_MOST_SEARCHED = 60
 """Number of latest experiments that are searched for items that need human attention."""
 _SPEND = {"usd": "usd", "tokens": "tokens_trained", "wall_s": "wall_s"}
 """Column -> its name in `spend`."""
@@ -40,8 +40,8 @@ class RecordLists(ABC):
     def show(self, view: ExperimentView) -> ShownExperiment:
         """The line of a list for an experiment, with its progress if it is running."""
 
-    def progress(self, found: int) -> Progress | None:
-        """The progress of the first indexing, with `found` experiments so far; None if it is complete."""
+    def progress(self, n_indexed: int) -> Progress | None:
+        """The progress of the first indexing, with `n_indexed` experiments so far; None if it is complete."""
         return None
 
     def attention(self, views: Sequence[ExperimentView]) -> list[AttentionItem]:
@@ -53,7 +53,7 @@ class RecordLists(ABC):
         with self.views() as table:
 
             def rows(*columns: str, tail: str = "") -> list[Any]:
-                return [row for _, found in table.rows_by_root(columns, tail=tail) for row in found]
+                return [row for _, group in table.rows_by_root(columns, tail=tail) for row in group]
 
             groups = rows("status", "verdict", "count(*)", *(f"sum({name})" for name in _SPEND), tail=_GROUPS)
             facets = [_facets(rows(f"DISTINCT {name}")) for name in ("tags", "models", "algorithms")]
@@ -61,7 +61,7 @@ class RecordLists(ABC):
             trials = count_trials(table)
             now = time.time() // 60 * 60  # rounded to the minute, so that the query can be cached
             recent = Filters(since=now - ATTENTION_DAYS * 86_400, without=(ARCHIVED,))
-            latest = select(table, recent, limit=_MOST_LOOKED_AT)
+            latest = select(table, recent, limit=_MOST_SEARCHED)
         by_status: dict[str, int] = {}
         by_verdict: dict[str, int] = {}
         spend: dict[str, float] = {}
@@ -81,8 +81,8 @@ class RecordLists(ABC):
             tags=facets[0],
             models=facets[1],
             algorithms=facets[2],
-            running=[self.show(one) for one in running],
-            attention=self.attention([*(one for one in running if one.status == "waiting"), *latest]),
+            running=[self.show(view) for view in running],
+            attention=self.attention([*(view for view in running if view.status == "waiting"), *latest]),
             version=self.version(),
             reading=self.progress(total),
         )
@@ -94,7 +94,7 @@ class RecordLists(ABC):
         kinds = [str if key == "name" else (int, float) for key in ORDERS[query.sort]]
         after = tuple(read_cursor(query.cursor, *kinds, str, int)) if query.cursor else None
         with self.views() as table:
-            found, following = page(
+            matches, following = page(
                 table,
                 query.filters.condition(table.text),
                 sort=query.sort,
@@ -104,16 +104,16 @@ class RecordLists(ABC):
             )
             # If the first page is not full, it has all experiments, so no count is needed.
             is_all = after is None and not query.offset and following is None
-            total = len(found) if is_all else count(table, query.filters)
-        shown = [self.show(one) for one in found]
+            total = len(matches) if is_all else count(table, query.filters)
+        shown = [self.show(view) for view in matches]
         return Experiments(items=shown, next=write_cursor(*following) if following else None, total=total)
 
     def experiments(self, ids: Sequence[str]) -> list[ShownExperiment]:
         """The experiments with these ids; unknown ids are skipped."""
         marks = ",".join("?" * len(ids))
         with self.views() as table:
-            found, _ = page(table, (f"id IN ({marks})", list(ids)))
-        return [self.show(one) for one in found]
+            matches, _ = page(table, (f"id IN ({marks})", list(ids)))
+        return [self.show(view) for view in matches]
 
 
 def shown(view: ExperimentView, version: int, live: Live | None = None, *, line: bool = False) -> ShownExperiment:

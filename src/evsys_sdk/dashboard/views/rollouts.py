@@ -61,10 +61,10 @@ def list_rollouts(table: RolloutTable, query: RolloutQuery) -> Rollouts:
         condition, values = f"{condition} AND {later}" if condition else later, [*values, *place]
     tail = f"ORDER BY {ORDER} LIMIT {query.limit + 1} OFFSET {begin}"
     rows = table.read((*COLUMNS, *table.key), condition, values, tail)
-    found = [_show(table, row) for row in rows[: query.limit]]
-    last = found[-1] if len(rows) > query.limit and found else None
+    lines = [_show(table, row) for row in rows[: query.limit]]
+    last = lines[-1] if len(rows) > query.limit and lines else None
     return Rollouts(
-        items=found,
+        items=lines,
         next=last and write_cursor(-last.step, last.arm, last.split, last.name, last.task, last.sample),
         total=len(rewards),
         arms=sorted({arm for arm, *_ in places}),
@@ -82,9 +82,9 @@ def read_rollout(table: RolloutTable, id: str) -> RolloutDetail:
     if not rows:
         raise NotFound("rollout", id)
     same = "arm = ? AND split = ? AND name = ? AND step = ? AND task = ?"
-    group = [table.write_id(one) for one in table.read(table.key, same, rows[0][:5], "ORDER BY sample")]
+    group = [table.write_id(item) for item in table.read(table.key, same, rows[0][:5], "ORDER BY sample")]
     raw, at = table.body(key), group.index(id) if id in group else -1
-    messages = [cast(Object, one) for one in items(raw.get("messages")) if isinstance(one, dict)]
+    messages = [cast(Object, item) for item in items(raw.get("messages")) if isinstance(item, dict)]
     if not messages and (prompt := text(raw.get("prompt"))):
         messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": text_of(raw)}]
     return RolloutDetail(
@@ -103,18 +103,18 @@ def read_rollout(table: RolloutTable, id: str) -> RolloutDetail:
 def text_of(row: Mapping[str, Any]) -> str:
     """The text that the model wrote; if a row has only messages, the last assistant message."""
     for key in ("prediction", "text", "completion", "output"):
-        if (found := row.get(key)) and isinstance(found, str):
-            return found
-    said = (one for one in map(part, reversed(items(row.get("messages")))) if one.get("role") == "assistant")
-    return text(next(said, dict[str, Any]()).get("content"))
+        if (written := row.get(key)) and isinstance(written, str):
+            return written
+    replies = (turn for turn in map(part, reversed(items(row.get("messages")))) if turn.get("role") == "assistant")
+    return text(next(replies, dict[str, Any]()).get("content"))
 
 
 def histogram(rewards: Iterable[float | None]) -> tuple[list[int], list[float]]:
     """The counts of rewards in ten equal bins, and the range, which always includes 0 and 1."""
-    known = [reward for reward in rewards if reward is not None]
-    low, high = min([0.0, *known]), max([1.0, *known])
+    finite = [reward for reward in rewards if reward is not None]
+    low, high = min([0.0, *finite]), max([1.0, *finite])
     bins = [0] * _BINS
-    for reward in known:
+    for reward in finite:
         bins[min(int((reward - low) / (high - low) * _BINS), _BINS - 1)] += 1
     return bins, [low, high]
 
@@ -128,12 +128,12 @@ def _condition(table: RolloutTable, query: RolloutQuery) -> tuple[str, list[Any]
     """Convert a query to an SQL condition and its values."""
     if query.outcome and query.outcome not in _OUTCOMES:
         raise BadQuery(f"outcome is {query.outcome[:40]!r}. It can be {', '.join(_OUTCOMES)}.")
-    found: list[tuple[str, Any]] = [
+    terms: list[tuple[str, Any]] = [
         (f"{name} = ?", value) for name in ("arm", "split", "name", "task") if (value := getattr(query, name))
     ]
     bounds = {"step = ?": query.step, "reward >= ?": query.min_reward, "reward <= ?": query.max_reward}
-    found += [(part, value) for part, value in bounds.items() if value is not None]
+    terms += [(part, value) for part, value in bounds.items() if value is not None]
     if query.search:
-        found.append(table.search(query.search))
-    parts = [part for part, _ in found] + ([_OUTCOMES[query.outcome]] if query.outcome else [])
-    return " AND ".join(parts), [value for _, value in found]
+        terms.append(table.search(query.search))
+    parts = [part for part, _ in terms] + ([_OUTCOMES[query.outcome]] if query.outcome else [])
+    return " AND ".join(parts), [value for _, value in terms]

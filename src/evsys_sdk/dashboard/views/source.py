@@ -122,8 +122,8 @@ class ExperimentData:
 
 def note_of(event: JournalLine) -> SavedNote:
     """Convert a journal event to a note."""
-    said, author = text(event.data.get("text")), text(event.data.get("author"))
-    return SavedNote(id=event.id, text=said, author=author, time=event.time)
+    content, author = text(event.data.get("text")), text(event.data.get("author"))
+    return SavedNote(id=event.id, text=content, author=author, time=event.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +204,10 @@ def read_cursor(cursor: str, *kinds: type | tuple[type, ...]) -> list[Any]:
         place: Any = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (ValueError, RecursionError):
         place = None
-    found = cast("list[Any]", place) if isinstance(place, list) else []
-    if len(found) != len(kinds) or not all(map(_fits, found, kinds)):
-        raise BadQuery("this cursor was not given out by this list. Begin again without one.")
-    return found
+    values = cast("list[Any]", place) if isinstance(place, list) else []
+    if len(values) != len(kinds) or not all(map(_fits, values, kinds)):
+        raise BadQuery("this cursor does not belong to this list. Begin again without one.")
+    return values
 
 
 def _fits(value: Any, kind: type | tuple[type, ...]) -> bool:

@@ -23,7 +23,7 @@ from . import wire
 from .points import PointBuffer
 from .wire import Record
 
-_LONGEST_KEPT_LINE = 20_000
+_LONGEST_QUARANTINED_LINE = 20_000
 
 # Module constants, because building a statement takes longer than running it.
 _SAME_STREAM = (schema.stream.c.project_id == bindparam("of"), schema.stream.c.id == bindparam("named"))
@@ -75,18 +75,22 @@ class Ingest:
 
     def take(self, connection: Connection, project: str, stream: str, seq: int, lines: Sequence[bytes]) -> IngestResult:
         """Store the new records of a batch."""
-        known = self._cursor(connection, project, stream)
-        if seq > known.next_seq:
-            raise GapError(known.next_seq)
-        fresh = list(lines[known.next_seq - seq :])  # skips stored records
-        work = _Work(connection, project, known.experiment_id)
+        cursor = self._cursor(connection, project, stream)
+        if seq > cursor.next_seq:
+            raise GapError(cursor.next_seq)
+        fresh = list(lines[cursor.next_seq - seq :])  # skips stored records
+        work = _Work(connection, project, cursor.experiment_id)
         if fresh:
-            self._take_lines(work, stream, known.next_seq, fresh)
+            self._take_lines(work, stream, cursor.next_seq, fresh)
             store.touch(connection, project, sorted(work.touched))
-            values = {"next_seq": known.next_seq + len(fresh), "experiment_id": work.experiment, "updated": time.time()}
+            values = {
+                "next_seq": cursor.next_seq + len(fresh),
+                "experiment_id": work.experiment,
+                "updated": time.time(),
+            }
             connection.execute(_MOVE_CURSOR, {"of": project, "named": stream, **values})
         return IngestResult(
-            known.next_seq + len(fresh), work.rejected, open_requests(connection, project, work.experiment)
+            cursor.next_seq + len(fresh), work.rejected, open_requests(connection, project, work.experiment)
         )
 
     def apply(self, connection: Connection, project: str, record: Record) -> None:
@@ -114,7 +118,7 @@ class Ingest:
                         self._store_all(work, stream, [(seq, line, record)])
                 except (DatabaseDataError, IntegrityError) as error:
                     self.forget()
-                    self._put_aside(work, stream, seq, line, f"the database cannot store it: {error.orig}")
+                    self._quarantine(work, stream, seq, line, f"the database cannot store it: {error.orig}")
 
     def _decode(self, work: _Work, stream: str, first: int, lines: Sequence[bytes]) -> list[_Arrived]:
         try:
@@ -125,32 +129,32 @@ class Ingest:
             try:
                 decoded.append((seq, line, wire.decode(line)))
             except DataError as error:
-                self._put_aside(work, stream, seq, line, str(error))
+                self._quarantine(work, stream, seq, line, str(error))
         return decoded
 
     def _store_all(self, work: _Work, stream: str, records: Sequence[_Arrived]) -> None:
         # Only consecutive records are grouped, because a rewind between them must keep its position.
-        for (run, _), alike in itertools.groupby(records, _likeness):
-            together = list(alike)
-            if run and self._store_steps(work, run, [cast("wire.StepRecord", record) for _, _, record in together]):
+        for (run, _), group in itertools.groupby(records, _group_key):
+            arrived = list(group)
+            if run and self._store_steps(work, run, [cast("wire.StepRecord", record) for _, _, record in arrived]):
                 continue
-            for seq, line, record in together:
+            for seq, line, record in arrived:
                 try:
                     self._store(work, record)
                 except DataError as error:
-                    self._put_aside(work, stream, seq, line, str(error))
+                    self._quarantine(work, stream, seq, line, str(error))
         self._points.flush(work.connection)
 
     def _store_steps(self, work: _Work, run_id: str, steps: Sequence[wire.StepRecord]) -> bool:
         """Store many steps of one run in bulk; return False if they must be stored one by one."""
-        found = wire.columns_of([step.line for step in steps])
+        columns = wire.columns_of([step.line for step in steps])
         try:
             run = self._run(work, run_id)
         except DataError:
             return False
-        if found is not None:
-            self._points.add_columns(work.connection, run.no, found[0], [step.at for step in steps], found[1])
-        return found is not None
+        if columns is not None:
+            self._points.add_columns(work.connection, run.no, columns[0], [step.at for step in steps], columns[1])
+        return columns is not None
 
     def _store(self, work: _Work, record: Record) -> None:
         connection, project = work.connection, work.project
@@ -203,21 +207,21 @@ class Ingest:
 
     def _run(self, work: _Work, id: str) -> RunRef:
         """Find a run by its id, or create it, because its own record may arrive later in another stream."""
-        known = self._runs.get((work.project, id))
-        if known is None:
+        run = self._runs.get((work.project, id))
+        if run is None:
             wire.check_ids(id)
-            known = store.find_run(work.connection, work.project, id)
-        if known is None:
-            known = store.put_run(work.connection, work.project, id, None, {})
-        self._runs[work.project, id] = known
-        work.touch(known.experiment_id)
-        return known
+            run = store.find_run(work.connection, work.project, id)
+        if run is None:
+            run = store.put_run(work.connection, work.project, id, None, {})
+        self._runs[work.project, id] = run
+        work.touch(run.experiment_id)
+        return run
 
     @staticmethod
-    def _put_aside(work: _Work, stream: str, seq: int, line: bytes, reason: str) -> None:
+    def _quarantine(work: _Work, stream: str, seq: int, line: bytes, reason: str) -> None:
         work.rejected.append({"seq": seq, "reason": reason})
         # PostgreSQL cannot store NUL, which may be the reason for the rejection.
-        text = line[:_LONGEST_KEPT_LINE].decode(errors="replace").replace("\x00", "\ufffd")
+        text = line[:_LONGEST_QUARANTINED_LINE].decode(errors="replace").replace("\x00", "\ufffd")
         values = {"project_id": work.project, "stream_id": stream, "seq": seq, "reason": reason.replace("\x00", "")}
         values |= {"line": text, "at": time.time()}
         store.upsert(work.connection, schema.quarantine, [values], ("project_id", "stream_id", "seq"))
@@ -232,7 +236,7 @@ class Ingest:
         return row
 
 
-def _likeness(arrived: _Arrived) -> tuple[str, Sequence[str]]:
+def _group_key(arrived: _Arrived) -> tuple[str, Sequence[str]]:
     """The grouping key of consecutive steps: run and metric names; the same empty key for other records."""
     record = arrived[2]
     return (record.run, tuple(record.line)) if isinstance(record, wire.StepRecord) else ("", ())

@@ -83,20 +83,20 @@ class PointBuffer:
         self._latest.clear()
 
     def _note_latest(self, run: int, key: int, step: int, value: float | None) -> None:
-        known = self._latest.get((run, key))
-        if known is None or step >= known[0]:
+        latest = self._latest.get((run, key))
+        if latest is None or step >= latest[0]:
             self._latest[run, key] = (step, value)
 
     def _key(self, connection: Connection, name: str) -> int:
-        known = self._keys.get(name)
-        if known is None:
+        key = self._keys.get(name)
+        if key is None:
             table = schema.metric_key
-            known = connection.execute(select(table.c.id).where(table.c.name == name)).scalar()
-            if known is None:
+            key = connection.execute(select(table.c.id).where(table.c.name == name)).scalar()
+            if key is None:
                 # No race, because there is a single writer thread.
-                known = connection.execute(insert(table).values(name=name).returning(table.c.id)).scalar_one()
-            self._keys[name] = known = int(known)
-        return known
+                key = connection.execute(insert(table).values(name=name).returning(table.c.id)).scalar_one()
+            self._keys[name] = key = int(key)
+        return key
 
 
 def _write(
@@ -108,12 +108,12 @@ def _write(
     if connection.dialect.name == "sqlite":
         insert, marks = f"INSERT INTO {table} ({columns}) VALUES", f"({', '.join('?' * len(types))})"
         # One statement text for all full chunks, which SQLite compiles once; the remaining rows are written singly.
-        whole = len(rows) - len(rows) % _ROWS
-        many = f"{insert} {', '.join([marks] * _ROWS)} {conflict} {change}" if whole else ""
-        for first in range(0, whole, _ROWS):
+        n_chunked = len(rows) - len(rows) % _ROWS
+        many = f"{insert} {', '.join([marks] * _ROWS)} {conflict} {change}" if n_chunked else ""
+        for first in range(0, n_chunked, _ROWS):
             connection.exec_driver_sql(many, tuple(itertools.chain.from_iterable(rows[first : first + _ROWS])))
-        if whole < len(rows):
-            connection.exec_driver_sql(f"{insert} {marks} {conflict} {change}", list(rows[whole:]))
+        if n_chunked < len(rows):
+            connection.exec_driver_sql(f"{insert} {marks} {conflict} {change}", list(rows[n_chunked:]))
         return
     arrays = ", ".join(f"%s::{kind}[]" for kind in types)
     unique = {row[:places]: row for row in rows}.values()  # one statement changes no row twice

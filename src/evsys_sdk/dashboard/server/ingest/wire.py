@@ -194,8 +194,8 @@ def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | N
         raise DataError(f"a line of metrics has step {show(step)}. It should be a whole number.")
     odd = cast("Object", line.get("_nonfinite") or {})
     if len(line) > MOST_METRICS or not isinstance(odd, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DataError(f"a line of metrics has {len(line)} entries; at most {MOST_METRICS} are taken.")
-    found: list[tuple[str, float | None, str | None]] = []
+        raise DataError(f"a line of metrics has {len(line)} entries; at most {MOST_METRICS} are accepted.")
+    metrics: list[tuple[str, float | None, str | None]] = []
     for name, value in line.items():
         if name in ("step", "_nonfinite"):
             continue
@@ -205,13 +205,13 @@ def metrics_of(line: Object) -> tuple[int, list[tuple[str, float | None, str | N
             finite = number(value)
             if finite is None:
                 raise DataError(f"metric {show(name)} is {show(value)}, which is too large.")
-            found.append((name, finite, None))
+            metrics.append((name, finite, None))
         elif value is None:
             special = odd.get(name)
-            found.append((name, None, special if special in _ODD else None))
+            metrics.append((name, None, special if special in _ODD else None))
         else:
-            raise DataError(f"metric {show(name)} is {show(value)}, which is no number.")
-    return step, found
+            raise DataError(f"metric {show(name)} is {show(value)}, which is not a number.")
+    return step, metrics
 
 
 def check_ids(*ids: str | None) -> None:

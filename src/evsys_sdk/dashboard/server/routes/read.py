@@ -74,8 +74,8 @@ def add_read_routes(
 
     async def stream(request: Request) -> StreamingResponse:
         """Stream changes as server-sent events."""
-        given = request.headers.get("last-event-id", "")
-        since = int(given) if given.isdecimal() and len(given) < 18 else None
+        last_id = request.headers.get("last-event-id", "")
+        since = int(last_id) if last_id.isdecimal() and len(last_id) < 18 else None
         # A browser that reconnects sends the last id, so it misses nothing. The header turns off the buffering of
         # proxies, which would delay events.
         body: AsyncIterator[bytes] = stream_changes(source(request), signal, since, polled=polled)
@@ -249,9 +249,9 @@ def _change_routes(routes: GuardedRouter, source: Sources) -> None:
         return list(source(request).experiment(id).requests)
 
     @routes.add("POST", "/experiments/{id}/requests", "write", response_model=ControlRequest)
-    def add_request(request: Request, id: str, wanted: NewControlRequest) -> ControlRequest:
+    def add_request(request: Request, id: str, body: NewControlRequest) -> ControlRequest:
         """Request a stop of a running experiment, or approve or reject one that waits."""
-        return source(request).add_request(id, wanted)
+        return source(request).add_request(id, body)
 
 
 # Loops and campaigns, read from this disk or from the database.
@@ -274,19 +274,21 @@ def add_page_routes(app: FastAPI, pages: Callable[[Request], ProjectPages]) -> N
     @routes.add("GET", "/loops", "read", response_model=Loops)
     def list_loops(request: Request) -> Loops:
         """Every loop with its rounds, decisions, verdicts and deployments."""
-        return Loops(items=[LoopPage.model_validate(redact(one)) for one in pages(request).loops()])
+        return Loops(items=[LoopPage.model_validate(redact(page)) for page in pages(request).loops()])
 
     @routes.add("GET", "/campaigns", "read", response_model=Campaigns)
     def list_campaigns(request: Request) -> Campaigns:
         """Every campaign with its question, state, budget and candidates."""
-        return Campaigns(items=[CampaignState.model_validate(redact(one)) for one in pages(request).campaigns()])
+        return Campaigns(
+            items=[CampaignState.model_validate(redact(campaign)) for campaign in pages(request).campaigns()]
+        )
 
     def add(what: str) -> None:
         @routes.add("POST", f"/{what}s/{{name}}/requests", "write", response_model=ActionAnswer, name=f"ask_{what}")
-        def ask(request: Request, name: str, wanted: NewProjectRequest) -> ActionAnswer:
+        def add_request(request: Request, name: str, body: NewProjectRequest) -> ActionAnswer:
             """Approve or stop a loop or campaign, or extend a campaign."""
             try:
-                return ActionAnswer(answer=pages(request).carry_out(what, name, wanted))
+                return ActionAnswer(answer=pages(request).carry_out(what, name, body))
             except EvsysError as error:
                 raise BadQuery(str(error)) from None
 

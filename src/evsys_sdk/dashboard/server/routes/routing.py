@@ -74,11 +74,11 @@ def _write_json(function: Callable[..., Any]) -> Callable[..., Response]:
 
 def list_routes(app: FastAPI) -> list[tuple[str, str, Scope]]:
     """List method, path and scope of every route of an application; raise if a route declares no scope."""
-    found: list[tuple[str, str, Scope]] = []
+    routes: list[tuple[str, str, Scope]] = []
     for route in app.routes:
         declared = route.openapi_extra if isinstance(route, APIRoute) else None
         scope = (declared or {}).get(_SCOPE_KEY)
         if scope is None or not isinstance(route, APIRoute):
-            raise RuntimeError(f"the route {getattr(route, 'path', route)} does not say which scope it needs")
-        found += [(method, route.path, scope) for method in sorted(route.methods or ())]
-    return found
+            raise RuntimeError(f"the route {getattr(route, 'path', route)} declares no scope")
+        routes += [(method, route.path, scope) for method in sorted(route.methods or ())]
+    return routes

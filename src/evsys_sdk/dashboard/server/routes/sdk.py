@@ -104,12 +104,12 @@ def _stream_routes(routes: GuardedRouter, engine: Engine, writer: Writer, ingest
         # Not `splitlines`, which also splits at carriage returns: the client counts line feeds.
         lines = body.removesuffix(b"\n").split(b"\n") if body else []
 
-        def take(connection: Connection) -> Any:
+        def store(connection: Connection) -> Any:
             return ingest.take(connection, project, stream, seq, lines)
 
         # Awaited instead of blocking a thread, because many clients would use up the thread pool.
-        taken = await asyncio.wrap_future(writer.submit(take))
-        answer = {"next": taken.next, "rejected": taken.rejected, "requests": taken.requests}
+        result = await asyncio.wrap_future(writer.submit(store))
+        answer = {"next": result.next, "rejected": result.rejected, "requests": result.requests}
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
     @routes.add("GET", "/sdk/experiments/{id}/requests/", "write")
@@ -201,7 +201,7 @@ def _upload_routes(routes: GuardedRouter, engine: Engine, writer: Writer) -> Non
             project = identity_of(request).project
             entry = writer.call(lambda c: datasets.finish_upload(c, project, kind, id))
             if entry is None:
-                raise DataError(f"the rows of {kind} {id} are not those that were announced. Send them again.")
+                raise DataError(f"the rows of {kind} {id} do not have the announced hash. Send them again.")
             return entry
 
         @routes.add("GET", f"{base}/{{id}}", "read", response_model=DataEntry, name=f"describe_{kind}")

@@ -49,7 +49,7 @@ def open_database(address: str, *, upgrade: bool | None = None) -> Engine:
     """Open the database at a path or a `postgresql://` URL, with the current schema."""
     engine = connect(address)
     try:
-        _bring_up_to_date(engine, engine.dialect.name == "sqlite" if upgrade is None else upgrade)
+        _migrate(engine, engine.dialect.name == "sqlite" if upgrade is None else upgrade)
     except DBAPIError as error:
         engine.dispose()
         raise DataError(
@@ -77,7 +77,7 @@ def connect(address: str) -> Engine:
     try:
         url = make_url(address)
     except ArgumentError:
-        raise ConfigError("--database is no address. Write a path, or postgresql://user@host/name.") from None
+        raise ConfigError("--database is not an address. Write a path, or postgresql://user@host/name.") from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(f"--database {hide_password(address)}: only SQLite files and PostgreSQL are known.")
     try:
@@ -95,7 +95,7 @@ def back_up(engine: Engine, target: Path) -> None:
     if engine.dialect.name != "sqlite":
         raise ConfigError("Back up a PostgreSQL database with pg_dump, and restore it with pg_restore.")
     if target.exists():
-        raise DataError(f"{target}: there is something already. Name a new file.")
+        raise DataError(f"{target}: it exists already. Name a new file.")
     _copy(Path(str(engine.url.database)), target)
 
 
@@ -104,11 +104,11 @@ def restore(backup: Path, target: Path) -> None:
     _check_is_dashboard(backup)
     if target.exists():
         _refuse_if_used(target)
-        kept = target.with_name(f"{target.name}.{time.strftime('%Y%m%d-%H%M%S')}.before-restore")
-        target.rename(kept)
+        replaced = target.with_name(f"{target.name}.{time.strftime('%Y%m%d-%H%M%S')}.before-restore")
+        target.rename(replaced)
         for suffix in ("-wal", "-shm"):  # or SQLite would apply them to the restored file
             with contextlib.suppress(FileNotFoundError):
-                target.with_name(target.name + suffix).rename(kept.with_name(kept.name + suffix))
+                target.with_name(target.name + suffix).rename(replaced.with_name(replaced.name + suffix))
     target.parent.mkdir(parents=True, exist_ok=True)
     _copy(backup, target)
 
@@ -118,27 +118,27 @@ def hide_password(address: str) -> str:
     return redact_text(address) if "://" in address else address
 
 
-def _bring_up_to_date(engine: Engine, upgrade: bool) -> None:
+def _migrate(engine: Engine, upgrade: bool) -> None:
     script = ScriptDirectory.from_config(_config())
     with _lock_migration(engine) as connection:
-        present = MigrationContext.configure(connection).get_current_revision()
-        if present == script.get_current_head():
+        current = MigrationContext.configure(connection).get_current_revision()
+        if current == script.get_current_head():
             return
-        if present is not None and present not in {revision.revision for revision in script.walk_revisions()}:
+        if current is not None and current not in {revision.revision for revision in script.walk_revisions()}:
             raise DataError(
-                f"the database is of a newer version ({show(present)}). Upgrade evsys-sdk, or restore an older copy."
+                f"the database is of a newer version ({show(current)}). Upgrade evsys-sdk, or restore an older copy."
             )
         if not upgrade:
             raise DataError("the database is of an older version. Make a copy of it, then run: evsys dashboard upgrade")
-        if present is not None and engine.dialect.name == "sqlite":
+        if current is not None and engine.dialect.name == "sqlite":
             path = Path(str(engine.url.database))
-            kept = path.with_name(f"{path.name}.{present}.before-upgrade")
-            get_logger(__name__).warning("bringing %s up to date; its copy is %s", path, kept)
-            if not kept.exists():
-                _copy(path, kept)
+            copy = path.with_name(f"{path.name}.{current}.before-upgrade")
+            get_logger(__name__).warning("migrating %s; its copy is %s", path, copy)
+            if not copy.exists():
+                _copy(path, copy)
         config = _config()
         config.attributes["connection"] = connection
-        if present is None:
+        if current is None:
             schema.metadata.create_all(connection)
             command.stamp(config, "head")
         else:
@@ -201,7 +201,7 @@ def _check_is_dashboard(path: Path) -> None:
             tables = {row[0] for row in copy.execute("SELECT name FROM sqlite_master")}
             sound = copy.execute("PRAGMA quick_check").fetchone()[0] == "ok"
     except sqlite3.DatabaseError as error:
-        raise DataError(f"{path}: this is no database ({error}).") from None
+        raise DataError(f"{path}: this is not a database ({error}).") from None
     if not sound or not {"experiment", "alembic_version"} <= tables:
         raise DataError(f"{path}: this is not an intact copy of a dashboard's database.")
 
@@ -231,6 +231,6 @@ def _refuse_network_filesystem(path: Path) -> None:
     kind = max(below, key=lambda mount: len(mount[0]), default=("", ""))[1]
     if kind in _NETWORK_FILESYSTEMS:
         raise ConfigError(
-            f"--database {path}: it lies on a network file system ({kind}), where SQLite loses data. Name a file on a "
+            f"--database {path}: it is on a network file system ({kind}), where SQLite loses data. Name a file on a "
             "local disk, or use PostgreSQL."
         )

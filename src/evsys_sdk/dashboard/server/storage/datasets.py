@@ -32,13 +32,16 @@ def begin_upload(connection: Connection, project: str, kind: DataKind, about: di
     version = about["version"] or _next_version(connection, project, kind, name, split, sha256)
     id = content_id(kind, name=name, version=version, split=split, sha256=sha256)
     row = find_entry(connection, project, kind, id, complete=False)
-    taken = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name, _TABLE.c.version == version)
+    same = (
+        _TABLE.c.project_id == project,
+        _TABLE.c.kind == kind,
+        _TABLE.c.name == name,
+        _TABLE.c.version == version,
+    )
     # Incomplete uploads reserve no version.
-    others = select(_TABLE.c.id).where(*taken, _TABLE.c.split == split, _TABLE.c.id != id, _TABLE.c.complete)
+    others = select(_TABLE.c.id).where(*same, _TABLE.c.split == split, _TABLE.c.id != id, _TABLE.c.complete)
     if connection.execute(others).first() is not None:
-        raise DataError(
-            f"{kind} {name}@v{version}:{split} is there with other rows. Leave the version out, or raise it."
-        )
+        raise DataError(f"{kind} {name}@v{version}:{split} exists with other rows. Leave the version out, or raise it.")
     if row is None:
         values = {"project_id": project, "id": id, "kind": kind, "name": name, "version": version, "split": split}
         values |= {"rows": 0, "bytes": 0, "format": about["format"], "sha256": sha256, "created": time.time()}
@@ -55,8 +58,8 @@ def add_piece(connection: Connection, project: str, kind: DataKind, id: str, pie
     row = find_entry(connection, project, kind, id, complete=False)
     if row is None:
         raise NotFound(kind, id)
-    mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
-    count, rows = connection.execute(select(func.count(), func.sum(_CHUNK.c.rows)).where(*mine)).one()
+    same = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
+    count, rows = connection.execute(select(func.count(), func.sum(_CHUNK.c.rows)).where(*same)).one()
     if row["complete"] or piece < count:
         return max(piece + 1, int(count))
     if piece > count:
@@ -66,7 +69,7 @@ def add_piece(connection: Connection, project: str, kind: DataKind, id: str, pie
     lines = _lines_of(body)
     for line in lines:
         if not isinstance(parse_json(line, f"piece {piece}"), dict):
-            raise DataError(f"piece {piece} of {kind} {show(id)} has a row that is no object: {show(line[:60])}.")
+            raise DataError(f"piece {piece} of {kind} {show(id)} has a row that is not an object: {show(line[:60])}.")
     values = {"project_id": project, "entry_id": id, "number": piece, "first_row": int(rows or 0), "rows": len(lines)}
     connection.execute(insert(_CHUNK).values(**values, body=zlib.compress(body, 6)))
     return piece + 1
@@ -82,8 +85,8 @@ def finish_upload(connection: Connection, project: str, kind: DataKind, id: str)
         raise NotFound(kind, id)
     if not row["complete"]:
         digest, rows, size, ended = hashlib.sha256(), 0, 0, [True]
-        mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
-        pieces = select(_CHUNK.c.rows, _CHUNK.c.body).where(*mine).order_by(_CHUNK.c.number)
+        same_entry = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
+        pieces = select(_CHUNK.c.rows, _CHUNK.c.body).where(*same_entry).order_by(_CHUNK.c.number)
         for count, compressed in connection.execute(pieces):
             body = zlib.decompress(compressed)
             digest.update(body)
@@ -91,7 +94,7 @@ def finish_upload(connection: Connection, project: str, kind: DataKind, id: str)
             ended.append(body.endswith(b"\n"))
         # Only the last piece may lack a final line feed; otherwise lines of two pieces would be joined.
         if digest.hexdigest() != row["sha256"] or not all(ended[:-1]):
-            connection.execute(delete(_CHUNK).where(*mine))
+            connection.execute(delete(_CHUNK).where(*same_entry))
             return None  # an exception would roll the deletion back
         same = (_TABLE.c.project_id == project, _TABLE.c.id == id)
         connection.execute(update(_TABLE).where(*same).values(rows=rows, bytes=size, complete=True))
@@ -124,23 +127,23 @@ def data_rows(connection: Connection, project: str, kind: DataKind, id: str, lim
     if row is None:
         raise NotFound(kind, id)
     begin = max(int(read_cursor(cursor, int)[0]), 0) if cursor else 0
-    mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
+    same = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id)
     inside = (_CHUNK.c.first_row < begin + limit, _CHUNK.c.first_row + _CHUNK.c.rows > begin)
-    chunks = select(_CHUNK.c.first_row, _CHUNK.c.body).where(*mine, *inside).order_by(_CHUNK.c.number)
-    found: list[dict[str, Any]] = []
+    chunks = select(_CHUNK.c.first_row, _CHUNK.c.body).where(*same, *inside).order_by(_CHUNK.c.number)
+    page: list[dict[str, Any]] = []
     for first, body in connection.execute(chunks):
         lines = _lines_of(zlib.decompress(body))
-        found += [json.loads(line) for line in lines[max(begin - first, 0) : begin + limit - first]]
-    end = begin + len(found)
-    return DataRows(entry=_entry(row), rows=found, next=write_cursor(end) if end < (row["rows"] or 0) else None)
+        page += [json.loads(line) for line in lines[max(begin - first, 0) : begin + limit - first]]
+    end = begin + len(page)
+    return DataRows(entry=_entry(row), rows=page, next=write_cursor(end) if end < (row["rows"] or 0) else None)
 
 
 def read_lines(connection: Connection, project: str, kind: DataKind, id: str, piece: int) -> bytes:
     """One piece of the rows as JSONL; empty after the last."""
     if find_entry(connection, project, kind, id) is None:
         raise NotFound(kind, id)
-    mine = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id, _CHUNK.c.number == piece)
-    body = connection.execute(select(_CHUNK.c.body).where(*mine)).scalar()
+    same = (_CHUNK.c.project_id == project, _CHUNK.c.entry_id == id, _CHUNK.c.number == piece)
+    body = connection.execute(select(_CHUNK.c.body).where(*same)).scalar()
     return b"" if body is None else zlib.decompress(body)
 
 
@@ -167,11 +170,11 @@ def _lines_of(body: bytes) -> list[bytes]:
 
 def _next_version(connection: Connection, project: str, kind: DataKind, name: str, split: str, sha256: str) -> int:
     """The version of these rows if they are stored, else the next free version."""
-    mine = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name, _TABLE.c.split == split)
-    highest = select(func.max(_TABLE.c.version)).where(*mine)
-    known = connection.execute(highest.where(_TABLE.c.sha256 == sha256, _TABLE.c.complete)).scalar()
-    if known is not None:
-        return int(known)
+    same = (_TABLE.c.project_id == project, _TABLE.c.kind == kind, _TABLE.c.name == name, _TABLE.c.split == split)
+    highest = select(func.max(_TABLE.c.version)).where(*same)
+    version = connection.execute(highest.where(_TABLE.c.sha256 == sha256, _TABLE.c.complete)).scalar()
+    if version is not None:
+        return int(version)
     last = int(connection.execute(highest.where(_TABLE.c.complete)).scalar() or 0)
     begun = int(connection.execute(highest.where(_TABLE.c.sha256 == sha256)).scalar() or 0)
     # An incomplete upload keeps its version, unless a complete one has this or a later version.

@@ -35,23 +35,23 @@ class StoredPages:
         """The pages that match a condition; open requests are appended to the text of the key `status`."""
         table = schema.loop
         query = select(table.c.system, table.c.page).where(table.c.project_id == self._project, condition)
-        found: list[dict[str, Any]] = []
+        pages: list[dict[str, Any]] = []
         with self._engine.connect() as connection:
             for system, stored in connection.execute(query.order_by(table.c.system)).all():
                 page = read_object(stored)
-                asked = [
-                    f"{one['kind']} requested" for one in open_requests(connection, self._project, page_id(system))
+                requested = [
+                    f"{entry['kind']} requested" for entry in open_requests(connection, self._project, page_id(system))
                 ]
-                found.append(page | {status: "; ".join(filter(None, [str(page.get(status, "")), *asked]))})
-        return found
+                pages.append(page | {status: "; ".join(filter(None, [str(page.get(status, "")), *requested]))})
+        return pages
 
     def carry_out(self, what: str, name: str, request: NewProjectRequest) -> str:
         """Store a request for the process that runs the campaign or loop."""
         system = f"{CAMPAIGN}{name}" if what == "campaign" else name
-        table, asked = schema.loop, request.model_dump(exclude={"hours"})
+        table, fields = schema.loop, request.model_dump(exclude={"hours"})
         if request.kind == "extend":
-            asked["subject"] = f"{request.hours:g}"
-        values = {"id": new_id(), "time": time.time(), "state": "open", "answer": "", **asked}
+            fields["subject"] = f"{request.hours:g}"
+        values = {"id": new_id(), "time": time.time(), "state": "open", "answer": "", **fields}
 
         def write(connection: Connection) -> bool:
             mine = (table.c.project_id == self._project, table.c.system == system)

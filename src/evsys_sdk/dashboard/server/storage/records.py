@@ -49,7 +49,7 @@ class StoredRecords(RecordLists):
 
     def __init__(self, engine: Engine, writer: Writer, views: ViewMaker, project: str) -> None:
         self._engine, self._writer, self._maker, self.project = engine, writer, views, project
-        self._mine = schema.experiment.c.project_id == project
+        self._in_project = schema.experiment.c.project_id == project
 
     # -- lists ---------------------------------------------------------------------------------------------------------
 
@@ -74,35 +74,35 @@ class StoredRecords(RecordLists):
 
     def experiment(self, id: str) -> ExperimentData:
         with self.views() as views:
-            found = views.read(id)
+            stored = views.read(id)
         with self._engine.connect() as connection:
             version = int(self._row(connection, id)["version"])
             events = self._events(connection, id, PAGE_EVENTS)
             requests = self._requests(connection, id)
             [record] = read_records(connection, self.project, [id])
-        one = found or record.view()
+        view = stored or record.view()
         return ExperimentData(
-            experiment=shown(one, version, self._live(one)),
+            experiment=shown(view, version, self._live(view)),
             config=record.config or {},
-            conclusion=part(record.told, "conclusion"),
-            conclusion_text=text(record.told.get("conclusion_text")),
+            conclusion=part(record.reported, "conclusion"),
+            conclusion_text=text(record.reported.get("conclusion_text")),
             events=events,
             requests=requests,
-            commands={key: str(value) for key, value in part(record.told, "commands").items()},
+            commands={key: str(value) for key, value in part(record.reported, "commands").items()},
         )
 
     def arm_files(self, id: str, arms: Sequence[str]) -> dict[str, ArmFiles]:
         """The checkpoints, datasets and benchmarks of arms; clients send no texts."""
         run = schema.run
         columns = (run.c.arm, run.c.checkpoints, run.c.datasets, run.c.benchmarks)
-        mine = (run.c.project_id == self.project, run.c.experiment_id == id)
+        same_experiment = (run.c.project_id == self.project, run.c.experiment_id == id)
         with self._engine.connect() as connection:
-            rows = connection.execute(select(*columns).where(*mine)).all()
-        found = {
+            rows = connection.execute(select(*columns).where(*same_experiment)).all()
+        files = {
             str(arm): ArmFiles(_read_objects(checkpoints), _read_objects(datasets), _read_objects(benchmarks))
             for arm, checkpoints, datasets, benchmarks in rows
         }
-        return {arm: found[arm] for arm in arms}
+        return {arm: files[arm] for arm in arms}
 
     def metric_names(self, id: str) -> list[str]:
         run, latest, key = schema.run, schema.metric_latest, schema.metric_key
@@ -120,28 +120,28 @@ class StoredRecords(RecordLists):
 
     def points(self, id: str, arms: Sequence[str], metric: str) -> dict[str, Points]:
         run, point, key = schema.run, schema.metric_point, schema.metric_key
-        found: dict[str, Points] = {}
+        points: dict[str, Points] = {}
         with self._engine.connect() as connection:
-            mine = (run.c.project_id == self.project, run.c.experiment_id == id, run.c.arm.in_(arms))
-            numbers = connection.execute(select(run.c.no, run.c.arm).where(*mine)).all()
+            chosen_arms = (run.c.project_id == self.project, run.c.experiment_id == id, run.c.arm.in_(arms))
+            numbers = connection.execute(select(run.c.no, run.c.arm).where(*chosen_arms)).all()
             metric_id = connection.execute(select(key.c.id).where(key.c.name == metric)).scalar()
             for no, arm in numbers if metric_id is not None else ():
                 same = (point.c.run_no == no, point.c.key_id == metric_id)
                 rows = connection.execute(select(point.c.step, point.c.value).where(*same).order_by(point.c.step)).all()
                 if rows:
-                    found[str(arm)] = Points([row[0] for row in rows], [row[1] for row in rows])
-        return found
+                    points[str(arm)] = Points([row[0] for row in rows], [row[1] for row in rows])
+        return points
 
     def scores(self, id: str) -> dict[str, list[Object]]:
         run, score = schema.run, schema.score
         query = select(run.c.arm, score.c.line).join(run, run.c.no == score.c.run_no)
         query = query.where(run.c.project_id == self.project, run.c.experiment_id == id).order_by(score.c.step)
-        found: dict[str, list[Object]] = {}
+        scores: dict[str, list[Object]] = {}
         with self._engine.connect() as connection:
             self._row(connection, id)
             for arm, line in connection.execute(query):
-                found.setdefault(str(arm), []).append(as_scored(read_object(line)))
-        return found
+                scores.setdefault(str(arm), []).append(as_scored(read_object(line)))
+        return scores
 
     def prompts(self, id: str, split: str, name: str) -> dict[str, str]:
         with self._engine.connect() as connection:
@@ -159,41 +159,43 @@ class StoredRecords(RecordLists):
     def events(self, id: str, cursor: str, limit: int) -> Events:
         table = schema.event
         after = int(read_cursor(cursor, int)[0]) if cursor else -1
-        mine = (table.c.project_id == self.project, table.c.experiment_id == id, table.c.no > after)
+        later = (table.c.project_id == self.project, table.c.experiment_id == id, table.c.no > after)
         with self._engine.connect() as connection:
             self._row(connection, id)
-            rows = connection.execute(select(table).where(*mine).order_by(table.c.no).limit(limit + 1)).mappings().all()
+            rows = (
+                connection.execute(select(table).where(*later).order_by(table.c.no).limit(limit + 1)).mappings().all()
+            )
         page = rows[:limit]
         following = write_cursor(page[-1]["no"]) if len(rows) > limit and page else None
         return Events(items=[_event(row) for row in page], next=following)
 
     def spend_lines(self, id: str) -> list[Object]:
         table = schema.spend_line
-        mine = (table.c.project_id == self.project, table.c.experiment_id == id)
-        asked = select(table.c.line).where(*mine).order_by(table.c.number)
+        same_experiment = (table.c.project_id == self.project, table.c.experiment_id == id)
+        query = select(table.c.line).where(*same_experiment).order_by(table.c.number)
         with self._engine.connect() as connection:
-            return [read_object(line) for line in connection.execute(asked).scalars()]
+            return [read_object(line) for line in connection.execute(query).scalars()]
 
     def anchors(self, id: str) -> list[JournalAnchor]:
         table = schema.anchor
-        mine = (table.c.project_id == self.project, table.c.experiment_id == id)
-        asked = select(table.c.events, table.c.head, table.c.at).where(*mine).order_by(table.c.no)
+        same_experiment = (table.c.project_id == self.project, table.c.experiment_id == id)
+        query = select(table.c.events, table.c.head, table.c.at).where(*same_experiment).order_by(table.c.no)
         with self._engine.connect() as connection:
-            found = connection.execute(asked).all()
-        return [JournalAnchor(experiment=id, events=events, head=head, time=at) for events, head, at in found]
+            rows = connection.execute(query).all()
+        return [JournalAnchor(experiment=id, events=events, head=head, time=at) for events, head, at in rows]
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def add_note(self, id: str, note: NewNote) -> SavedNote:
-        made = SavedNote(id=new_id(), text=note.text, author=note.author, time=time.time())
+        saved = SavedNote(id=new_id(), text=note.text, author=note.author, time=time.time())
 
         def write(connection: Connection) -> None:
             self._row(connection, id)
-            store.put_event(connection, self.project, id, {**made.model_dump(), "kind": "note"})
+            store.put_event(connection, self.project, id, {**saved.model_dump(), "kind": "note"})
             store.touch(connection, self.project, [id])
 
         self._writer.call(write)
-        return made
+        return saved
 
     def set_tags(self, id: str, tags: Tags) -> Tags:
         event = {"id": new_id(), "time": time.time(), "kind": Kind.TAGGED, "tags": tags.tags}
@@ -214,16 +216,16 @@ class StoredRecords(RecordLists):
         self._writer.call(write)
 
     def add_request(self, id: str, request: NewControlRequest) -> ControlRequest:
-        made = ControlRequest(id=new_id(), time=time.time(), state="open", answer="", **request.model_dump())
+        saved = ControlRequest(id=new_id(), time=time.time(), state="open", answer="", **request.model_dump())
 
         def write(connection: Connection) -> None:
             self._row(connection, id)
-            values = {"project_id": self.project, "experiment_id": id, **made.model_dump()}
+            values = {"project_id": self.project, "experiment_id": id, **saved.model_dump()}
             connection.execute(insert(schema.request).values(**values))
             store.touch(connection, self.project, [id])
 
         self._writer.call(write)
-        return made
+        return saved
 
     def data_entries(self, kind: DataKind, name: str, limit: int, cursor: str) -> DataEntries:
         with self._engine.connect() as connection:
@@ -239,7 +241,7 @@ class StoredRecords(RecordLists):
 
     def changes(self, since: int) -> list[Change]:
         table = schema.experiment
-        query = select(table.c.id, table.c.version).where(self._mine, table.c.version > since)
+        query = select(table.c.id, table.c.version).where(self._in_project, table.c.version > since)
         with self._engine.connect() as connection:
             # the next call continues from the last version
             rows = connection.execute(query.order_by(table.c.version).limit(1000)).all()
@@ -252,22 +254,24 @@ class StoredRecords(RecordLists):
         return int(connection.execute(query).scalar() or 0)
 
     def _row(self, connection: Connection, id: str) -> RowMapping:
-        row = connection.execute(select(schema.experiment).where(self._mine, schema.experiment.c.id == id)).mappings()
-        found = row.first()
-        if found is None:
+        rows = connection.execute(
+            select(schema.experiment).where(self._in_project, schema.experiment.c.id == id)
+        ).mappings()
+        row = rows.first()
+        if row is None:
             raise NotFound("experiment", id)
-        return found
+        return row
 
     def _events(self, connection: Connection, id: str, kinds: Sequence[str]) -> list[JournalLine]:
         table = schema.event
-        mine = (table.c.project_id == self.project, table.c.experiment_id == id, table.c.kind.in_(kinds))
-        rows = connection.execute(select(table).where(*mine).order_by(table.c.no)).mappings().all()
+        same_kinds = (table.c.project_id == self.project, table.c.experiment_id == id, table.c.kind.in_(kinds))
+        rows = connection.execute(select(table).where(*same_kinds).order_by(table.c.no)).mappings().all()
         return [_event(row) for row in rows]
 
     def _requests(self, connection: Connection, id: str) -> list[ControlRequest]:
         table = schema.request
-        mine = (table.c.project_id == self.project, table.c.experiment_id == id)
-        rows = connection.execute(select(table).where(*mine).order_by(table.c.time)).mappings().all()
+        same_experiment = (table.c.project_id == self.project, table.c.experiment_id == id)
+        rows = connection.execute(select(table).where(*same_experiment).order_by(table.c.time)).mappings().all()
         return [ControlRequest(**{name: row[name] for name in ControlRequest.model_fields}) for row in rows]
 
 
@@ -278,13 +282,13 @@ def _event(row: RowMapping) -> JournalLine:
 
 def _read_objects(value: Any) -> list[Object]:
     """The objects in JSON text with a list."""
-    return [] if value == "[]" else [cast(Object, one) for one in json.loads(value) if isinstance(one, dict)]
+    return [] if value == "[]" else [cast(Object, item) for item in json.loads(value) if isinstance(item, dict)]
 
 
 def _read_live(connection: Connection, project: str, view: ExperimentView) -> Live:
     run, latest, key, point = schema.run, schema.metric_latest, schema.metric_key, schema.metric_point
-    mine = (run.c.project_id == project, run.c.experiment_id == view.id, run.c.status == "started")
-    arms = connection.execute(select(run.c.no, run.c.step, run.c.total_steps).where(*mine)).all()
+    running_arms = (run.c.project_id == project, run.c.experiment_id == view.id, run.c.status == "started")
+    arms = connection.execute(select(run.c.no, run.c.step, run.c.total_steps).where(*running_arms)).all()
     furthest = max(arms, key=lambda arm: arm[1] if arm[1] is not None else -1, default=None)
     if furthest is None:
         return Live(arms_running=0, step=None, total_steps=None, metric="", recent=[])

@@ -22,7 +22,7 @@ class StoredRollouts:
     key: Sequence[str] = ("no",)
 
     def __init__(self, connection: Connection, project: str, experiment: str) -> None:
-        self._connection, self._mine = connection, (project, experiment)
+        self._connection, self._experiment = connection, (project, experiment)
         self._is_postgres = connection.dialect.name == "postgresql"
 
     def read(
@@ -35,8 +35,8 @@ class StoredRollouts:
         )
         where = f"WHERE {condition}" if condition else ""
         sql = f"SELECT {', '.join(columns)} FROM ({rows}) AS rollout {where} {tail}"
-        given = (*self._mine, *values)
-        return self._connection.exec_driver_sql(sql.replace("?", "%s") if self._is_postgres else sql, given).all()
+        parameters = (*self._experiment, *values)
+        return self._connection.exec_driver_sql(sql.replace("?", "%s") if self._is_postgres else sql, parameters).all()
 
     def search(self, words: str) -> tuple[str, str]:
         # SQLite's LIKE ignores case for ASCII only; its `lower` is a Python function, called for each row.
@@ -55,19 +55,19 @@ class StoredRollouts:
         return (int(id),)
 
     def body(self, key: Sequence[Any]) -> Object:
-        [(found,)] = self.read(("body",), "no = ?", key)
-        return json.loads(found)
+        [(body,)] = self.read(("body",), "no = ?", key)
+        return json.loads(body)
 
 
 def read_prompts(connection: Connection, project: str, experiment: str, split: str, name: str) -> dict[str, str]:
     """The prompts of a benchmark's tasks by task, taken from the latest rollout of each."""
     same = (_RUN.c.project_id == project, _RUN.c.experiment_id == experiment, _TABLE.c.split == split)
-    one = (
+    latest = (
         select(func.max(_TABLE.c.no))
         .join(_RUN, _RUN.c.no == _TABLE.c.run_no)
         .where(*same, _TABLE.c.name == name)
         .group_by(_TABLE.c.task)
     )
-    rows = connection.execute(select(_TABLE.c.task, _TABLE.c.body).where(_TABLE.c.no.in_(one)).limit(_MOST_PROMPTS))
-    told = {str(task): text(json.loads(body).get("prompt")) for task, body in rows}
-    return {task: prompt for task, prompt in told.items() if prompt}
+    rows = connection.execute(select(_TABLE.c.task, _TABLE.c.body).where(_TABLE.c.no.in_(latest)).limit(_MOST_PROMPTS))
+    prompts = {str(task): text(json.loads(body).get("prompt")) for task, body in rows}
+    return {task: prompt for task, prompt in prompts.items() if prompt}

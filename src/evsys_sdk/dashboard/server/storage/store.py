@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite import insert as insert_sqlite
 
 from ....errors import DataError, show
 from ....record.values import number
-from ...records import STATEMENTS, check_fields
+from ...records import FIELD_TYPES, check_fields
 from ...shapes.loops import CampaignState, LoopPage
 from ...views.rollouts import LONGEST_PREVIEW, text_of
 from ..ingest.wire import LARGEST_NUMBER, Object, check_ids, whole
@@ -29,12 +29,12 @@ _FIND_EXPERIMENT = select(schema.experiment.c.id).where(
 _FIND_RUN = select(schema.run.c.no, schema.run.c.experiment_id).where(
     schema.run.c.project_id == bindparam("of"), schema.run.c.id == bindparam("named")
 )
-_ARMS_NAMED = select(schema.run.c.arm).where(
+_ARMS_OF_RUN = select(schema.run.c.arm).where(
     schema.run.c.project_id == bindparam("of"),
     schema.run.c.experiment_id == bindparam("within"),
     schema.run.c.name == bindparam("named"),
 )
-_COUNT_UP = (
+_NEXT_VERSION = (
     update(schema.project)
     .where(schema.project.c.id == bindparam("of"))
     .values(version=schema.project.c.version + 1)
@@ -59,17 +59,17 @@ class RunRef:
 def put_experiment(connection: Connection, project: str, id: str, fields: Mapping[str, Any]) -> None:
     """Create an experiment, or update the given fields."""
     check_ids(id)
-    stated = {name: _fit("experiment", name, value) for name, value in check_fields("experiment", fields).items()}
+    changed = {name: _fit("experiment", name, value) for name, value in check_fields("experiment", fields).items()}
     table, where = schema.experiment, _same_experiment(project, id)
     present = connection.execute(select(table.c.told).where(*where)).scalar()
-    known: Object = {"name": id, "status": "running"} if present is None else json.loads(present)
-    told = _json({name: value for name, value in {**known, **stated}.items() if value is not None})
+    before: Object = {"name": id, "status": "running"} if present is None else json.loads(present)
+    merged = _json({name: value for name, value in {**before, **changed}.items() if value is not None})
     if present is None:
         now = time.time()
-        values = {"project_id": project, "id": id, "version": 0, "received": now, "heard": now, "told": told}
+        values = {"project_id": project, "id": id, "version": 0, "received": now, "heard": now, "told": merged}
         connection.execute(insert(table).values(**values))
     else:
-        connection.execute(update(table).where(*where).values(told=told))
+        connection.execute(update(table).where(*where).values(told=merged))
 
 
 def ensure_experiment(connection: Connection, project: str, id: str) -> None:
@@ -83,22 +83,22 @@ def put_run(connection: Connection, project: str, id: str, experiment: str | Non
     """Create a run, or update the given fields; the experiment may be reported later."""
     check_ids(id, experiment)
     columns = _run_columns(fields)
-    known, table = find_run(connection, project, id), schema.run
-    if known is not None and experiment and known.experiment_id not in ("", experiment):
-        raise DataError(f"run {show(id)} belongs to experiment {show(known.experiment_id)}, not {show(experiment)}.")
-    if known is None or (experiment and not known.experiment_id):
+    existing, table = find_run(connection, project, id), schema.run
+    if existing is not None and experiment and existing.experiment_id not in ("", experiment):
+        raise DataError(f"run {show(id)} belongs to experiment {show(existing.experiment_id)}, not {show(experiment)}.")
+    if existing is None or (experiment and not existing.experiment_id):
         name = columns.get("name") or id
         columns = {"name": name, "run": name, "status": "started"} | columns | {"experiment_id": experiment or ""}
         if experiment:
             ensure_experiment(connection, project, experiment)  # its record may arrive later in another stream
         columns["arm"] = _free_arm(connection, project, experiment, name) if experiment else id
-    if known is None:
+    if existing is None:
         values = {"project_id": project, "id": id, **columns}
         no = connection.execute(insert(table).values(**values).returning(table.c.no)).scalar_one()
         return RunRef(int(no), experiment or "")
     if columns:
-        connection.execute(update(table).where(table.c.no == known.no).values(**columns))
-    return RunRef(known.no, experiment or known.experiment_id)
+        connection.execute(update(table).where(table.c.no == existing.no).values(**columns))
+    return RunRef(existing.no, experiment or existing.experiment_id)
 
 
 def find_run(connection: Connection, project: str, id: str) -> RunRef | None:
@@ -123,25 +123,25 @@ def put_score(connection: Connection, run: RunRef, id: str, line: Object) -> dic
         raise DataError(f"a scoring has step {show(line.get('step'))} and metrics {show(metrics)}.")
     values = {"run_no": run.no, "split": split, "name": name, "step": step, "id": id, "line": _json(line)}
     upsert(connection, schema.score, [values], ("run_no", "split", "name", "step"))
-    found: dict[str, float | None] = {}
+    scores: dict[str, float | None] = {}
     for short, raw in metrics.items():  # pyright: ignore[reportUnknownVariableType]
         value: Any = raw.get("value") if isinstance(raw, dict) else raw  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        found[metric_name(split, name, str(short))[:500]] = number(value)  # pyright: ignore[reportUnknownArgumentType]
-    return found
+        scores[metric_name(split, name, str(short))[:500]] = number(value)  # pyright: ignore[reportUnknownArgumentType]
+    return scores
 
 
 def put_rollouts(connection: Connection, run: RunRef, split: str, name: str, step: int, rows: Sequence[Object]) -> None:
     """Store rollouts; a later one replaces an earlier one of the same task and sample."""
     split, name = _name(split, 100), _name(name, 300)
     # Keyed by the unique columns, because one statement may not change a row twice.
-    found: dict[tuple[str, int], Object] = {}
+    by_key: dict[tuple[str, int], Object] = {}
     for position, row in enumerate(rows):
         task = _name(str(row.get("task_id") or row.get("task") or position), 500)
         sample = whole(row.get("sample")) or 0
         # The column has 32 bits in PostgreSQL; checked for SQLite too, so that both refuse the same values.
         if abs(sample) >= 1 << 31:
             raise DataError(f"a prediction has sample {show(sample)}.")
-        found[task, sample] = {
+        by_key[task, sample] = {
             **{"run_no": run.no, "split": split, "name": name, "step": step, "task": task, "sample": sample},
             "status": str(row.get("status") or ("ok" if number(row.get("reward")) is not None else "")),
             "reward": number(row.get("reward")),
@@ -150,7 +150,7 @@ def put_rollouts(connection: Connection, run: RunRef, split: str, name: str, ste
             "preview": text_of(row)[:LONGEST_PREVIEW],
             "body": _json(row),
         }
-    upsert(connection, schema.rollout, list(found.values()), ("run_no", "split", "name", "step", "task", "sample"))
+    upsert(connection, schema.rollout, list(by_key.values()), ("run_no", "split", "name", "step", "task", "sample"))
 
 
 def put_event(connection: Connection, project: str, experiment: str, event: Object) -> None:
@@ -178,8 +178,8 @@ def put_benchmark(connection: Connection, project: str, id: str, name: str, meta
     """Store a benchmark whose tasks were not uploaded."""
     check_ids(id, name)
     table = schema.data_entry
-    mine = (table.c.project_id == project, table.c.kind == "benchmark", table.c.name == name)
-    version = (connection.execute(select(func.max(table.c.version)).where(*mine)).scalar() or 0) + 1
+    same_name = (table.c.project_id == project, table.c.kind == "benchmark", table.c.name == name)
+    version = (connection.execute(select(func.max(table.c.version)).where(*same_name)).scalar() or 0) + 1
     values = {"project_id": project, "id": id, "kind": "benchmark", "name": name, "version": version, "split": "test"}
     values |= {"rows": None, "bytes": None, "format": "", "sha256": "", "created": time.time(), "complete": True}
     values["metadata"] = _json(metadata)
@@ -230,9 +230,9 @@ def put_page(connection: Connection, project: str, system: str, at: float, page:
         where = ".".join(str(step) for step in problem["loc"])
         raise DataError(f"{show(system)} cannot be shown: {where}: {problem['msg']}.") from None
     table = schema.loop
-    mine = (table.c.project_id == project, table.c.system == system)
-    known = connection.execute(select(table.c.at).where(*mine)).scalar()
-    if known is None or known <= at:  # an older state may arrive later
+    same_system = (table.c.project_id == project, table.c.system == system)
+    stored_at = connection.execute(select(table.c.at).where(*same_system)).scalar()
+    if stored_at is None or stored_at <= at:  # an older state may arrive later
         values = {"project_id": project, "system": system, "at": at, "page": checked.model_dump_json()}
         upsert(connection, table, [values], ("project_id", "system"))
 
@@ -267,7 +267,7 @@ def rewind(connection: Connection, run: RunRef, next_step: int) -> None:
 
 def touch(connection: Connection, project: str, experiments: Sequence[str]) -> int:
     """Give changed experiments a new version, so that pages are notified; return it."""
-    version = int(connection.execute(_COUNT_UP, {"of": project}).scalar_one())
+    version = int(connection.execute(_NEXT_VERSION, {"of": project}).scalar_one())
     if experiments:
         now = {"of": project, "now": version, "at": time.time()}
         connection.execute(_MARK_CHANGED, [{**now, "changed": id} for id in experiments])
@@ -306,16 +306,16 @@ def _same_experiment(project: str, id: str) -> tuple[Any, Any]:
 
 def _run_columns(fields: Mapping[str, Any]) -> Object:
     """Convert the fields of a run to column values; null becomes the empty value of its type."""
-    found: Object = {}
+    columns: Object = {}
     for name, value in check_fields("run", fields).items():
         if isinstance(value, (list, dict)):
-            found[name] = _json(value)
+            columns[name] = _json(value)
         elif value is None:
-            wanted: Any = STATEMENTS["run"][name]
-            found[name] = {str: "", list: "[]", dict: "{}"}.get(wanted)
+            type_: Any = FIELD_TYPES["run"][name]
+            columns[name] = {str: "", list: "[]", dict: "{}"}.get(type_)
         else:
-            found[name] = _fit("run", name, value)
-    return found
+            columns[name] = _fit("run", name, value)
+    return columns
 
 
 def _fit(kind: str, name: str, value: Any) -> Any:
@@ -330,16 +330,16 @@ def _fit(kind: str, name: str, value: Any) -> Any:
 
 def _free_arm(connection: Connection, project: str, experiment: str, name: str) -> str:
     """Return `name`, or `name#2`, `name#3`, ... if the experiment has an arm with that name."""
-    taken = set(connection.execute(_ARMS_NAMED, {"of": project, "within": experiment, "named": name}).scalars())
-    tried = 1
-    while (arm := name if tried == 1 else f"{name}#{tried}") in taken:
-        tried += 1
+    used = set(connection.execute(_ARMS_OF_RUN, {"of": project, "within": experiment, "named": name}).scalars())
+    count = 1
+    while (arm := name if count == 1 else f"{name}#{count}") in used:
+        count += 1
     return arm
 
 
 def _name(value: Any, longest: int) -> str:
     if not isinstance(value, str) or len(value) > longest:
-        raise DataError(f"{show(value)} is no name of at most {longest} characters.")
+        raise DataError(f"{show(value)} is not a name of at most {longest} characters.")
     return value
 
 

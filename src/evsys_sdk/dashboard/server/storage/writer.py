@@ -87,11 +87,11 @@ class Writer:
                             result = job(connection)
                     except Exception as error:
                         future.set_exception(error)
-                        self._tell(self.after_rollback)
+                        self._notify(self.after_rollback)
                     else:
                         done.append((future, result))
         except Exception as error:  # e.g. a full disk: the whole batch is rolled back
-            self._tell(self.after_rollback)
+            self._notify(self.after_rollback)
             get_logger(__name__).warning("nothing could be written: %s: %s", type(error).__name__, error)
             for _, future in batch:
                 if not future.done():
@@ -99,10 +99,10 @@ class Writer:
             return
         for future, result in done:  # after the commit
             future.set_result(result)
-        self._tell(self.after_commit)
+        self._notify(self.after_commit)
 
     @staticmethod
-    def _tell(listeners: list[Callable[[], None]]) -> None:
+    def _notify(listeners: list[Callable[[], None]]) -> None:
         for listener in listeners:
             try:
                 listener()

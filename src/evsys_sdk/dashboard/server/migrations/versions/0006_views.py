@@ -14,13 +14,13 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-_STATED = (
+_FIELDS = (
     *("name", "description", "hypothesis", "status", "verdict", "sentence", "metric", "mode", "best_run"),
     *("parent_id", "invalidated", "conclusion_text", "recipe_kind", "config_sha256"),
     *("best_score", "best_low", "best_high", "started", "ended", "n_runs", "n_arms", "n_done", "n_failures"),
 )
-_STATED_AS_JSON = ("tags", "models", "algorithms", "backends", "varied", "spend", "config", "conclusion", "commands")
-_NOT_STATED = ("usd", "flags", "words", "n_notes")
+_JSON_FIELDS = ("tags", "models", "algorithms", "backends", "varied", "spend", "config", "conclusion", "commands")
+_DROPPED = ("usd", "flags", "words", "n_notes")
 
 
 def upgrade() -> None:
@@ -28,19 +28,19 @@ def upgrade() -> None:
     op.add_column("experiment", sa.Column("heard", sa.Float(precision=53), nullable=False, server_default="0"))
     op.add_column("experiment", sa.Column("told", sa.Text(), nullable=False, server_default="{}"))
     connection = op.get_bind()
-    names = (*_STATED, *_STATED_AS_JSON)
+    names = (*_FIELDS, *_JSON_FIELDS)
     rows = connection.execute(sa.text(f"SELECT project_id, id, {', '.join(names)} FROM experiment")).mappings().all()
     for row in rows:
-        told = {name: row[name] for name in names if row[name] not in ("", None, "[]", "{}")}
-        told |= {name: json.loads(told[name]) for name in _STATED_AS_JSON if name in told}
-        values = {"told": json.dumps(told, ensure_ascii=False), "of": row["project_id"], "named": row["id"]}
+        fields = {name: row[name] for name in names if row[name] not in ("", None, "[]", "{}")}
+        fields |= {name: json.loads(fields[name]) for name in _JSON_FIELDS if name in fields}
+        values = {"told": json.dumps(fields, ensure_ascii=False), "of": row["project_id"], "named": row["id"]}
         connection.execute(sa.text("UPDATE experiment SET told = :told WHERE project_id = :of AND id = :named"), values)
     same = "stream.project_id = experiment.project_id AND stream.experiment_id = experiment.id"
-    heard = f"SELECT max(updated) FROM stream WHERE {same}"
-    connection.execute(sa.text(f"UPDATE experiment SET heard = coalesce(({heard}), received)"))
+    last_upload = f"SELECT max(updated) FROM stream WHERE {same}"
+    connection.execute(sa.text(f"UPDATE experiment SET heard = coalesce(({last_upload}), received)"))
     op.drop_index("ix_experiment_project_id_parent_id", "experiment")
     with op.batch_alter_table("experiment") as table:
-        for name in (*names, *_NOT_STATED):
+        for name in (*names, *_DROPPED):
             table.drop_column(name)
         table.alter_column("heard", server_default=None)
         table.alter_column("told", server_default=None)
