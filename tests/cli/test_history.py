@@ -77,7 +77,7 @@ def test_an_empty_history_says_where_it_looked(tmp_path: Path, capsys: pytest.Ca
     [
         (["history", "--status", "runing"], "Did you mean 'running'?"),
         (["history", "--verdict", "suported"], "Did you mean 'supported'?"),
-        (["history", "--since", "soon"], "this is no date"),
+        (["history", "--since", "soon"], "this is not a date"),
         (["history", "--limit", "0"], "--limit"),
         (["history", "--root", "nowhere"], "there is no such folder"),
         (["show", "ratez"], "Did you mean 'rates'?"),

@@ -166,7 +166,7 @@ def test_it_fits_its_budget_and_says_what_was_left_out(tmp_path: Path, style: st
     if style == "json":
         assert json.loads(shown)["left_out"]["open"] > 0
     else:
-        assert " more" in shown or "No room for: " in shown
+        assert " more" in shown or "Left out: " in shown
         assert "evsys history" in shown
         assert "best 0.6 [0.5, 0.7]" in shown or budget < 400
 
@@ -219,7 +219,7 @@ def test_room_that_a_long_item_leaves_is_used_by_short_ones() -> None:
 def test_the_first_statement_of_each_section_outlasts_the_second_of_others_and_the_last_section_goes_first() -> None:
     sections = [Section(f"s{n}", f"S{n}", [Item("word " * 10, 1), Item("word " * 10, 2)], 0.3, "see") for n in range(4)]
     assert [Digest(sections, budget).fit("text").count("word " * 9) for budget in (120, 95, 75)] == [8, 4, 2]
-    assert "No room for: s1 (2), s2 (2), s3 (2). Raise --budget-tokens" in Digest(sections, 75).fit("text")
+    assert "Left out: s1 (2), s2 (2), s3 (2). Raise --budget-tokens" in Digest(sections, 75).fit("text")
 
 
 @pytest.mark.parametrize(

@@ -86,5 +86,5 @@ def test_times_may_be_dates_or_ages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1e9)
     assert parse_since("2d") == 1e9 - 2 * DAY
     assert parse_since("1.5h") == 1e9 - 5400
-    with pytest.raises(DataError, match=r"this is no date\. Write one as 2026-01-31"):
+    with pytest.raises(DataError, match=r"this is not a date\. Write one as 2026-01-31"):
         parse_since("yesterday")

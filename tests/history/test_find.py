@@ -72,7 +72,7 @@ def test_the_folder_of_a_run_is_refused_with_its_experiment(root: Path) -> None:
 
 @pytest.mark.parametrize("reference", ["", "  ", "a\x00b"])
 def test_nothing_is_not_an_experiment(root: Path, reference: str) -> None:
-    with pytest.raises(DataError, match="names no experiment"):
+    with pytest.raises(DataError, match="is not the name of an experiment"):
         find_experiment(reference)
 
 

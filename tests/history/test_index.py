@@ -290,7 +290,7 @@ def test_a_first_look_that_came_to_no_end_is_settled_by_the_next(
 ) -> None:
     write_experiment(tmp_path, "one")
     with monkeypatch.context() as killed:
-        killed.setattr(ViewCache, "settle", lambda _: None)
+        killed.setattr(ViewCache, "add_indexes", lambda _: None)
         HistoryIndex([tmp_path]).close()
     for _ in range(2):
         with HistoryIndex([tmp_path]) as index:

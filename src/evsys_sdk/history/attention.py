@@ -23,13 +23,13 @@ from ..record.project_files.journals import campaign_dir, list_campaigns, read_c
 from ..record.reader import ExperimentRecord
 from ..record.values import items, number, part, text
 from ..record.view.model import ExperimentView
-from .campaigns.campaign import TAG, Campaign, tell_campaign
+from .campaigns.campaign import TAG, Campaign, build_campaign
 from .campaigns.progress import OPEN, CampaignProgress, judge_progress
 
 ATTENTION_DAYS = 7
 """Days for which an ended experiment stays on the list."""
 _LONGEST = 160
-_NEARLY = 0.9
+_NEAR = 0.9
 """Share of a limit that counts as nearly reached."""
 _ORDER = ("waiting", "damaged", "failed", "killed", "refused", "deadline", "nearly_spent", "flagged", "budget", "ended")
 _ENDED_DAYS = 1
@@ -106,13 +106,13 @@ def _nearest_limit(view: ExperimentView) -> tuple[str, str] | None:
     budget = part(ExperimentRecord(view.folder).config or {}, "budget")
     for name, fields in _SPENT.items():
         limit, spent = number(budget.get(name)), sum(view.spend.get(field, 0.0) for field in fields)
-        if limit and spent >= _NEARLY * limit:
-            stated = f"{spent:,.4g} of {limit:,.4g} {name}"
+        if limit and spent >= _NEAR * limit:
+            amount = f"{spent:,.4g} of {limit:,.4g} {name}"
             is_time = name == "wall_s"
             return (
-                ("deadline", f"deadline near: {stated}")
+                ("deadline", f"deadline near: {amount}")
                 if is_time
-                else ("nearly_spent", f"budget nearly spent: {stated}")
+                else ("nearly_spent", f"budget nearly spent: {amount}")
             )
     return None
 
@@ -139,9 +139,9 @@ def _check_campaign(name: str, views: Sequence[ExperimentView], now: float) -> I
     events = read_campaign(name)
     if not events or events[0].kind != Kind.CAMPAIGN_OPENED:
         return
-    campaign = tell_campaign(name, events)
-    own = sorted((view for view in views if campaign.tag in view.tags), key=lambda view: view.started or 0.0)
-    progress = judge_progress(campaign, own, now)
+    campaign = build_campaign(name, events)
+    experiments = sorted((view for view in views if campaign.tag in view.tags), key=lambda view: view.started or 0.0)
+    progress = judge_progress(campaign, experiments, now)
 
     def item(kind: str, key: object, what: str, command: str = f"evsys campaign show {name}") -> AttentionItem:
         first = shorten((what.splitlines() or [""])[0], _LONGEST)
@@ -153,31 +153,31 @@ def _check_campaign(name: str, views: Sequence[ExperimentView], now: float) -> I
         return
     if progress.state != OPEN:
         close = f"evsys campaign close {name} --reason ..."
-        yield item("ended", f"{progress.state}/{len(own)}", f"{progress.state}: {progress.why}", close)
+        yield item("ended", f"{progress.state}/{len(experiments)}", f"{progress.state}: {progress.why}", close)
     for event in campaign.decisions:
         if event.text("action") == "blocked":
             yield item("failed", event.id, f"failed: {event.text('family')}: {event.text('reason')}")
-    for kind, limit, stated in _near_limits(campaign, progress, now):
-        yield item(kind, limit, stated)
+    for kind, limit, message in _near_limits(campaign, progress, now):
+        yield item(kind, limit, message)
     last = campaign.decisions[-1] if campaign.decisions else None
     if last is not None and last.text("by") == "policy" and last.text("action") != "blocked":
-        is_done = any((view.ended or 0.0) > (last.time or 0.0) for view in own)
+        is_done = any((view.ended or 0.0) > (last.time or 0.0) for view in experiments)
         if not is_done and lock_owner(campaign_dir(name)) is None:
-            stated = f"was killed in the step '{last.text('action')} {last.text('family')}'"
-            yield item("killed", last.id, stated, f"evsys campaign run {name}")
+            message = f"was killed in the step '{last.text('action')} {last.text('family')}'"
+            yield item("killed", last.id, message, f"evsys campaign run {name}")
 
 
 def _near_limits(campaign: Campaign, progress: CampaignProgress, now: float) -> Iterator[tuple[str, str, str]]:
     """Kind, name and text of each limit that is nearly reached."""
     for limit, left in progress.left.items():
         spent = progress.spent[limit]
-        if limit != "experiments" and left > 0 and spent >= _NEARLY * (spent + left):
-            stated = f"budget nearly spent: {spent:,.4g} of {spent + left:,.4g} {limit}"
-            yield "nearly_spent", f"{limit}/{spent + left:g}", stated
+        if limit != "experiments" and left > 0 and spent >= _NEAR * (spent + left):
+            message = f"budget nearly spent: {spent:,.4g} of {spent + left:,.4g} {limit}"
+            yield "nearly_spent", f"{limit}/{spent + left:g}", message
     deadline = campaign.deadline
-    if deadline is not None and now >= deadline - (1 - _NEARLY) * (deadline - (campaign.decisions[0].time or 0.0)):
-        stated = time.strftime("%H:%M:%S", time.localtime(deadline))
-        yield "deadline", f"{deadline:.0f}", f"deadline near: it ends at {stated}"
+    if deadline is not None and now >= deadline - (1 - _NEAR) * (deadline - (campaign.decisions[0].time or 0.0)):
+        end = time.strftime("%H:%M:%S", time.localtime(deadline))
+        yield "deadline", f"{deadline:.0f}", f"deadline near: it ends at {end}"
 
 
 def _refused_by_gate() -> Iterator[AttentionItem]:

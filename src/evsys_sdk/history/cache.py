@@ -24,7 +24,7 @@ from .effects import Contrast
 
 _FORMAT = 10
 """Increase it when the view of the same folder changes."""
-_KEPT_FAILURES = 5
+_STORED_FAILURES = 5
 """Reasons of failures that are stored for digests."""
 _MOST_SETTINGS = 200
 """Settings of runs that a search finds, e.g. `learning_rate=0.1`."""
@@ -38,35 +38,34 @@ type Row = tuple[Any, ...]
 type NewRow = dict[str, Any]
 
 COLUMNS: dict[str, tuple[str, Callable[[ExperimentView], Any]]] = {
-    "id": ("TEXT", lambda one: one.id),
-    "name": ("TEXT", lambda one: one.name),
-    "verdict": ("TEXT", lambda one: one.verdict),
-    "started": ("REAL", lambda one: one.started),
-    "metric": ("TEXT", lambda one: one.metric),
-    "mode": ("TEXT", lambda one: one.mode),
-    "score": ("REAL", lambda one: one.best_score),
-    "counts": ("INTEGER", lambda one: int(one.counts)),
-    "parent": ("TEXT", lambda one: one.parent_id),
-    "tags": ("TEXT", lambda one: _between_bars(one.tags)),
-    "algorithms": ("TEXT", lambda one: _between_bars(one.algorithms)),
-    "models": ("TEXT", lambda one: _between_bars(one.models)),
-    "backends": ("TEXT", lambda one: _between_bars(one.backends)),
-    "n_arms": ("INTEGER", lambda one: one.n_arms),
-    "tokens": ("REAL", lambda one: one.spend.get("tokens_trained", 0.0) + one.spend.get("tokens_sampled", 0.0)),
-    "usd": ("REAL", lambda one: one.spend.get("usd")),
-    "wall_s": ("REAL", lambda one: one.spend.get("wall_s")),
-    "gpu_s": ("REAL", lambda one: one.spend.get("gpu_s")),
-    "claim": ("TEXT", lambda one: one.hypothesis or one.name),
-    "seeds": ("INTEGER", lambda one: one.best_seeds),
-    "tasks": ("TEXT", lambda one: next((run.tasks for run in one.runs if run.is_best), "")),
-    "reasons": ("TEXT", lambda one: _reasons(one)),
-    "n_notes": ("INTEGER", lambda one: len(one.notes)),
-    "same_evidence": ("TEXT", lambda one: one.same_evidence),
-    "error_rate": ("REAL", lambda one: _tested_at(one)),
-    "invalidated": ("TEXT", lambda one: one.invalidated),
+    "id": ("TEXT", lambda view: view.id),
+    "name": ("TEXT", lambda view: view.name),
+    "verdict": ("TEXT", lambda view: view.verdict),
+    "started": ("REAL", lambda view: view.started),
+    "metric": ("TEXT", lambda view: view.metric),
+    "mode": ("TEXT", lambda view: view.mode),
+    "score": ("REAL", lambda view: view.best_score),
+    "counts": ("INTEGER", lambda view: int(view.counts)),
+    "parent": ("TEXT", lambda view: view.parent_id),
+    "tags": ("TEXT", lambda view: _between_bars(view.tags)),
+    "algorithms": ("TEXT", lambda view: _between_bars(view.algorithms)),
+    "models": ("TEXT", lambda view: _between_bars(view.models)),
+    "backends": ("TEXT", lambda view: _between_bars(view.backends)),
+    "n_arms": ("INTEGER", lambda view: view.n_arms),
+    "tokens": ("REAL", lambda view: view.spend.get("tokens_trained", 0.0) + view.spend.get("tokens_sampled", 0.0)),
+    "usd": ("REAL", lambda view: view.spend.get("usd")),
+    "wall_s": ("REAL", lambda view: view.spend.get("wall_s")),
+    "gpu_s": ("REAL", lambda view: view.spend.get("gpu_s")),
+    "claim": ("TEXT", lambda view: view.hypothesis or view.name),
+    "seeds": ("INTEGER", lambda view: view.best_seeds),
+    "tasks": ("TEXT", lambda view: next((run.tasks for run in view.runs if run.is_best), "")),
+    "reasons": ("TEXT", lambda view: _reasons(view)),
+    "n_notes": ("INTEGER", lambda view: len(view.notes)),
+    "same_evidence": ("TEXT", lambda view: view.same_evidence),
+    "error_rate": ("REAL", lambda view: _claim_error_rate(view)),
+    "invalidated": ("TEXT", lambda view: view.invalidated),
 }
-"""Columns for lists and digests. `tags`, `algorithms` and `models` are lists between bars, `reasons` is JSON.
-"""
+"""Columns for lists and digests. `tags`, `algorithms` and `models` are lists between bars, `reasons` is JSON."""
 LISTED = (
     *("id", "name", "verdict", "started", "mode", "score", "parent", "tags", "algorithms", "models"),
     *("tokens", "usd", "wall_s", "error_rate"),
@@ -75,17 +74,17 @@ LISTED = (
 RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, RunView], Any]]] = {
     "model": ("TEXT", lambda _, run: run.model),
     "backend": ("TEXT", lambda _, run: run.backend),
-    "metric": ("TEXT", lambda one, _: one.metric),
-    "mode": ("TEXT", lambda one, _: one.mode),
+    "metric": ("TEXT", lambda view, _: view.metric),
+    "mode": ("TEXT", lambda view, _: view.mode),
     "tasks": ("TEXT", lambda _, run: run.tasks),
     "algorithm": ("TEXT", lambda _, run: run.algorithm),
     "params": ("TEXT", lambda _, run: _SORTED.encode(run.params)),
-    "id": ("TEXT", lambda one, _: one.id),
+    "id": ("TEXT", lambda view, _: view.id),
     "run": ("TEXT", lambda _, run: run.run),
-    "first": ("INTEGER", lambda one, run: int(_is_first(one, run))),
-    "counts": ("INTEGER", lambda one, _: int(one.counts)),
-    "verdict": ("TEXT", lambda one, _: one.verdict),
-    "rank": ("REAL", lambda one, run: None if run.failures else (-1 if one.mode == "min" else 1) * (run.score or 0.0)),
+    "first": ("INTEGER", lambda view, run: int(_is_first(view, run))),
+    "counts": ("INTEGER", lambda view, _: int(view.counts)),
+    "verdict": ("TEXT", lambda view, _: view.verdict),
+    "rank": ("REAL", lambda view, run: _rank(view, run)),
     "seeds": ("INTEGER", lambda _, run: run.n_seeds),
     "arms": ("INTEGER", lambda _, run: run.n_arms),
     "usd": ("REAL", lambda _, run: run.spend.get("usd", 0.0)),
@@ -93,21 +92,21 @@ RUN_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, RunView], Any]]] = {
 }
 """One row per scored run; `rank` is its score, negated if lower is better; None if a seed failed."""
 EFFECT_COLUMNS: dict[str, tuple[str, Callable[[ExperimentView, Contrast], Any]]] = {
-    "model": ("TEXT", lambda one, found: _run_of(one, found).model),
-    "backend": ("TEXT", lambda one, found: _run_of(one, found).backend),
-    "metric": ("TEXT", lambda one, _: one.metric),
-    "tasks": ("TEXT", lambda one, found: _run_of(one, found).tasks),
-    "algorithm": ("TEXT", lambda one, found: "" if found.axis == "algorithm" else _run_of(one, found).algorithm),
-    "axis": ("TEXT", lambda _, found: found.axis),
-    "before": ("TEXT", lambda _, found: found.before),
-    "after": ("TEXT", lambda _, found: found.after),
-    "counts": ("INTEGER", lambda one, _: int(one.counts)),
-    "difference": ("REAL", lambda _, found: found.difference),
-    "low": ("REAL", lambda _, found: found.low),
-    "high": ("REAL", lambda _, found: found.high),
-    "weight": ("REAL", lambda _, found: 1 / found.stderr**2 if found.stderr else None),
-    "df": ("REAL", lambda _, found: found.df),
-    "seeds": ("INTEGER", lambda _, found: found.seeds),
+    "model": ("TEXT", lambda view, contrast: _run_of(view, contrast).model),
+    "backend": ("TEXT", lambda view, contrast: _run_of(view, contrast).backend),
+    "metric": ("TEXT", lambda view, _: view.metric),
+    "tasks": ("TEXT", lambda view, contrast: _run_of(view, contrast).tasks),
+    "algorithm": ("TEXT", lambda view, pair: "" if pair.axis == "algorithm" else _run_of(view, pair).algorithm),
+    "axis": ("TEXT", lambda _, contrast: contrast.axis),
+    "before": ("TEXT", lambda _, contrast: contrast.before),
+    "after": ("TEXT", lambda _, contrast: contrast.after),
+    "counts": ("INTEGER", lambda view, _: int(view.counts)),
+    "difference": ("REAL", lambda _, contrast: contrast.difference),
+    "low": ("REAL", lambda _, contrast: contrast.low),
+    "high": ("REAL", lambda _, contrast: contrast.high),
+    "weight": ("REAL", lambda _, contrast: 1 / contrast.stderr**2 if contrast.stderr else None),
+    "df": ("REAL", lambda _, contrast: contrast.df),
+    "seeds": ("INTEGER", lambda _, contrast: contrast.seeds),
 }
 """One row per contrast."""
 _FRESHNESS = {"folder": "TEXT PRIMARY KEY", "fingerprint": "TEXT", "unfinished": "INTEGER", "status": "TEXT"}
@@ -176,11 +175,11 @@ class ViewCache:
             self._write(rows, names)
 
     @property
-    def is_kept(self) -> bool:
+    def is_on_disk(self) -> bool:
         """Whether it is on the disk."""
         return bool(self._db.execute("PRAGMA database_list").fetchone()[2])
 
-    def settle(self) -> None:
+    def add_indexes(self) -> None:
         """Add the indexes after the first refresh, which takes half of the time of adding them before."""
         if _version_of(self._db) != _version():
             with contextlib.suppress(sqlite3.OperationalError), self._db:  # else the next process does it
@@ -191,11 +190,11 @@ class ViewCache:
     def close(self) -> None:
         self._db.close()
 
-    def start_again(self, error: Exception) -> None:
+    def reset(self, error: Exception) -> None:
         """Clear the cache: replace a damaged file, or continue in memory if the file is only locked."""
         self.close()
         if isinstance(error, sqlite3.OperationalError):
-            self._db = self._usable(_connect(":memory:"))
+            self._db = self._with_tables(_connect(":memory:"))
             return
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
@@ -204,11 +203,11 @@ class ViewCache:
     def _write(self, rows: list[NewRow], names: list[tuple[str]]) -> None:
         with self._db:  # one transaction, so that readers see all or nothing
             for table, columns in _TABLES.items():
-                several = table in ("runs", "effects")
+                is_multi_row = table in ("runs", "effects")
                 # These rows have no key, so the old ones are deleted first.
-                changed = [(row["folder"],) for row in rows] if several else []
+                changed = [(row["folder"],) for row in rows] if is_multi_row else []
                 self._db.executemany(f"DELETE FROM {table} WHERE folder = ?", [*names, *changed])
-                if several:
+                if is_multi_row:
                     values: list[Row] = [entry for row in rows for entry in row.get(table, ())]
                 else:
                     values = [tuple(map(row.get, columns)) for row in rows]
@@ -218,7 +217,7 @@ class ViewCache:
     def _open(self) -> sqlite3.Connection:
         for _ in range(2):  # a second time after a damaged file was removed
             try:
-                return self._usable(_connect(str(self.path)))
+                return self._with_tables(_connect(str(self.path)))
             except sqlite3.OperationalError:  # not writable, or locked for too long
                 break
             except sqlite3.DatabaseError:  # damaged, or of another version
@@ -226,23 +225,23 @@ class ViewCache:
                     self.path.unlink(missing_ok=True)
                 except OSError:
                     break
-        return self._usable(_connect(":memory:"))
+        return self._with_tables(_connect(":memory:"))
 
-    def _usable(self, db: sqlite3.Connection) -> sqlite3.Connection:
+    def _with_tables(self, db: sqlite3.Connection) -> sqlite3.Connection:
         """The connection with its tables; raises DatabaseError for a file of another version."""
         try:
             if abs(_version_of(db)) != _version():
                 db.execute("BEGIN IMMEDIATE")  # another process may be creating the tables
                 version = _version_of(db)
                 if abs(version) not in (0, _version()):
-                    raise sqlite3.DatabaseError("it is of another version")
+                    raise sqlite3.DatabaseError("another version of evsys-sdk wrote it")
                 for table, kinds in _TABLES.items():
                     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
                     db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
                 _add_indexes(db, _FOLDERS)
                 db.execute(
                     f"PRAGMA user_version = {version or -_version()}"
-                )  # negative until `settle` has added the indexes
+                )  # negative until `add_indexes` has added the indexes
                 db.commit()
         except BaseException:
             db.close()
@@ -253,9 +252,9 @@ class ViewCache:
         memory = _connect(":memory:")
         try:
             self._db.backup(memory)
-            memory = self._usable(memory)
+            memory = self._with_tables(memory)
         except sqlite3.Error:
-            memory = self._usable(_connect(":memory:"))
+            memory = self._with_tables(_connect(":memory:"))
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
         return memory
@@ -295,23 +294,27 @@ def _storable(value: Any) -> Any:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-def _run_of(one: ExperimentView, found: Contrast) -> RunView:
-    return next(run for run in one.runs if run.run == found.run)
+def _run_of(view: ExperimentView, contrast: Contrast) -> RunView:
+    return next(run for run in view.runs if run.run == contrast.run)
 
 
-def _is_first(one: ExperimentView, run: RunView) -> bool:
+def _is_first(view: ExperimentView, run: RunView) -> bool:
     """Whether a run is the first of its experiment with its model and tasks, to count experiments."""
-    own = (other for other in one.runs if is_scored(other))
-    return next(other for other in own if (other.model, other.tasks) == (run.model, run.tasks)) is run
+    scored = (other for other in view.runs if is_scored(other))
+    return next(other for other in scored if (other.model, other.tasks) == (run.model, run.tasks)) is run
 
 
-def _tested_at(one: ExperimentView) -> float | None:
+def _rank(view: ExperimentView, run: RunView) -> float | None:
+    return None if run.failures else (-1 if view.mode == "min" else 1) * (run.score or 0.0)
+
+
+def _claim_error_rate(view: ExperimentView) -> float | None:
     """The false positive rate of its claim; None if it tests none."""
-    return None if one.verdict in ("", "invalid") or one.same_evidence else one.error_rate
+    return None if view.verdict in ("", "invalid") or view.same_evidence else view.error_rate
 
 
-def _reasons(one: ExperimentView) -> str:
-    return json.dumps([failure.reason for failure in one.failures[:_KEPT_FAILURES]]) if one.failures else ""
+def _reasons(view: ExperimentView) -> str:
+    return json.dumps([failure.reason for failure in view.failures[:_STORED_FAILURES]]) if view.failures else ""
 
 
 def _between_bars(values: list[str]) -> str:
@@ -325,11 +328,12 @@ def read_between_bars(column: str | None) -> list[str]:
     return [word for word in (column or "").partition("\n")[0].split("|") if word]
 
 
-def searched_text(one: ExperimentView) -> str:
+def searched_text(view: ExperimentView) -> str:
     """The text of an experiment that a search covers."""
-    parts = [one.id, one.name, one.hypothesis, one.description, one.sentence, one.next, *(n.text for n in one.notes)]
-    settings = {f"{path.rpartition('.')[2]}={value}": None for run in one.runs for path, value in run.varied.items()}
-    return "\n".join([*parts, one.invalidated, *one.tags, *list(settings)[:_MOST_SETTINGS]]).casefold()
+    parts = [view.id, view.name, view.hypothesis, view.description, view.sentence, view.next]
+    parts += [note.text for note in view.notes]
+    settings = {f"{path.rpartition('.')[2]}={value}": None for run in view.runs for path, value in run.varied.items()}
+    return "\n".join([*parts, view.invalidated, *view.tags, *list(settings)[:_MOST_SETTINGS]]).casefold()
 
 
 def _add_indexes(db: sqlite3.Connection, indexes: dict[str, str]) -> None:
@@ -353,9 +357,9 @@ def _version() -> int:
 def view_version() -> int:
     """The version of stored views, which changes with their fields."""
     kinds = (ExperimentView, RunView, ArmView, Question, Difference, Failure, Note)
-    return _checksum([_FORMAT, *(one.name for kind in kinds for one in fields(kind))])
+    return _checksum([_FORMAT, *(entry.name for kind in kinds for entry in fields(kind))])
 
 
 def _checksum(shape: list[Any]) -> int:
-    # SQLite stores a signed 32-bit number; a new file has 0, and negative numbers mean "not settled".
+    # SQLite stores a signed 32-bit number; a new file has 0, and negative numbers mean "without indexes".
     return zlib.crc32(repr(shape).encode()) & 0x7FFFFFFF or 1

@@ -28,13 +28,13 @@ class Detail:
 
     record: ExperimentRecord
     view: ExperimentView
-    wanted: str = ""
+    requested_run: str = ""
     """The requested run; empty for the best one."""
 
     @property
     def label(self) -> str:
         """Its id, with the requested run."""
-        return f"{self.view.id}:{self.wanted}" if self.wanted else self.view.id
+        return f"{self.view.id}:{self.requested_run}" if self.requested_run else self.view.id
 
     @property
     def side(self) -> Side:
@@ -62,7 +62,7 @@ class Detail:
     @property
     def chosen_run(self) -> str:
         """The requested run, else the best one, else the first."""
-        return self.wanted or self.view.best_run or next((arm.run for arm in self.view.arms), "")
+        return self.requested_run or self.view.best_run or next((arm.run for arm in self.view.arms), "")
 
     @property
     def chosen_arms(self) -> list[RunRecord]:
@@ -83,10 +83,10 @@ class Detail:
         return best[1] if best is not None else next(iter(self.chosen_arms), None)
 
 
-def read_detail(folder: Path, known: ExperimentView | None = None, *, run: str = "") -> Detail:
-    """The experiment in `folder`; a `known` current view saves half of the time."""
+def read_detail(folder: Path, current: ExperimentView | None = None, *, run: str = "") -> Detail:
+    """The experiment in `folder`; a view that is `current` saves half of the time."""
     record = ExperimentRecord.open(folder)
-    detail = Detail(record, known or view(record), run)
+    detail = Detail(record, current or view(record), run)
     if run and not detail.chosen_arms:
         names = list(dict.fromkeys(arm.run for arm in detail.arms))
         hint = suggest(run, names) or f"It has: {', '.join(names[:12])}."

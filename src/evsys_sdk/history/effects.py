@@ -107,11 +107,11 @@ def contrasts_of(record: ExperimentRecord, view: ExperimentView) -> list[Contras
 
 
 def find_contrasts(
-    own: Mapping[str, Settings], conclusion: Object, view: ExperimentView, arms: Sequence[RunRecord]
+    settings: Mapping[str, Settings], conclusion: Object, view: ExperimentView, arms: Sequence[RunRecord]
 ) -> list[Contrast]:
-    """The pairs of runs that differ in one setting; `own` are the settings of the runs."""
+    """The pairs of runs that differ in one setting; `settings` by run."""
     scored = {run.run: run for run in view.runs if run.score is not None and not run.failures}
-    names = [name for name in own if name in scored]
+    names = [name for name in settings if name in scored]
     baseline = next((name for name in names if scored[name].is_baseline), "")
     pairs = itertools.combinations(names, 2)
     if len(names) > _MOST_RUNS:
@@ -120,18 +120,18 @@ def find_contrasts(
     # follow from these.
     slices: dict[tuple[str, frozenset[tuple[str, str]]], dict[str, str]] = {}
     for first, second in pairs:
-        if found := find_changed_axis(own[first], own[second]):
-            axis, paths = found
-            rest = frozenset(pair for pair in own[first].items() if pair[0] not in paths)
+        if change := find_changed_axis(settings[first], settings[second]):
+            axis, paths = change
+            rest = frozenset(pair for pair in settings[first].items() if pair[0] not in paths)
             values = slices.setdefault((axis, rest), {})
-            values |= {name: _axis_value(axis, own[name]) for name in (first, second)}
-    measured = _Measured(conclusion, view, arms, scored)
+            values |= {name: _axis_value(axis, settings[name]) for name in (first, second)}
+    differences = _Differences(conclusion, view, arms, scored)
     contrasts: list[Contrast] = []
     for (axis, _), values in slices.items():
         reference = baseline if baseline in values else next(name for name in names if name in values)
         for name in names:
             if name in values and name != reference:
-                contrasts += measured.contrast(axis, reference, name, values)
+                contrasts += differences.contrast(axis, reference, name, values)
     return contrasts + _trend(conclusion, contrasts, names)
 
 
@@ -159,7 +159,7 @@ def _axis_value(axis: str, settings: Settings) -> str:
     return "unset" if value is None else value_text(value)
 
 
-class _Measured:
+class _Differences:
     """The differences between runs of an experiment."""
 
     def __init__(
@@ -172,7 +172,7 @@ class _Measured:
     def contrast(self, axis: str, reference: str, name: str, values: Mapping[str, str]) -> list[Contrast]:
         runs = (self._scored[reference], self._scored[name])
         seeds = min(run.n_seeds for run in runs)
-        result = self._find_concluded(reference, name) or self._compare_pairs(*runs)
+        result = self._concluded_difference(reference, name) or self._compare_pairs(*runs)
         if result is None:
             return []
         difference, low, high, stderr, df = result
@@ -182,7 +182,7 @@ class _Measured:
             low, high = (None, None) if low is None or high is None else (-high, -low)
         return [Contrast(reference, axis, before, after, difference, low, high, stderr, df, seeds)]
 
-    def _find_concluded(self, reference: str, name: str) -> _Found | None:
+    def _concluded_difference(self, reference: str, name: str) -> _Difference | None:
         row = self._compared.get(name, {}) if self._scored[reference].is_baseline else {}
         difference = number(row.get("difference"))
         if difference is None:
@@ -194,7 +194,7 @@ class _Measured:
         df = number(row.get("df"))
         return difference, low, high, (high - low) / 2 / _quantile(df), df  # the standard error from the interval
 
-    def _compare_pairs(self, first: RunView, second: RunView) -> _Found | None:
+    def _compare_pairs(self, first: RunView, second: RunView) -> _Difference | None:
         """The difference from the recorded scores: the last ones of completed runs, else those of the same step."""
         from .pairs import pair_scores
 
@@ -230,7 +230,7 @@ class _Measured:
         return scores_by_metric.get(self._metric, SetScores(""))
 
 
-type _Found = tuple[float, float | None, float | None, float | None, float | None]
+type _Difference = tuple[float, float | None, float | None, float | None, float | None]
 
 
 def _trend(conclusion: Object, contrasts: Sequence[Contrast], names: Sequence[str]) -> list[Contrast]:

@@ -26,20 +26,20 @@ _LIST_THEM = "List them with: evsys history"
 def find_experiment(reference: str, roots: Sequence[Path] | None = None) -> Path:
     """The folder of an experiment, by path, id, the beginning of its id, or name."""
     if not reference.strip() or "\x00" in reference:
-        raise DataError(f"{show(reference)} names no experiment. {_LIST_THEM}")
+        raise DataError(f"{show(reference)} is not the name of an experiment. {_LIST_THEM}")
     is_path = os.sep in reference or reference in (".", "..") or Path(reference).is_absolute()
-    if is_path and (found := _folder(Path(reference))):
-        return found
+    if is_path and (folder := _experiment_folder(Path(reference))):
+        return folder
     from .index import HistoryIndex  # imported here, because listing the roots needs no database
 
     searched = experiment_roots() if roots is None else list(roots)
     with HistoryIndex(searched) as index:
-        known = _list_known(index)
-    if found := _find_named(reference, known):
-        return found
-    if found := _folder(Path(reference)):
-        return found
-    raise DataError(_miss(reference, known, searched))
+        entries = _list_entries(index)
+    if folder := _match_entry(reference, entries):
+        return folder
+    if folder := _experiment_folder(Path(reference)):
+        return folder
+    raise DataError(_not_found_message(reference, entries, searched))
 
 
 def find_run(reference: str, roots: Sequence[Path] | None = None) -> tuple[Path, str]:
@@ -53,36 +53,36 @@ def find_run(reference: str, roots: Sequence[Path] | None = None) -> tuple[Path,
         return find_experiment(reference, roots), ""  # a path or a name may contain a colon
 
 
-class _Known(NamedTuple):
+class _Entry(NamedTuple):
     id: str
     name: str
     started: float
     path: Path
 
 
-def _list_known(index: HistoryIndex) -> list[_Known]:
+def _list_entries(index: HistoryIndex) -> list[_Entry]:
     return [
-        _Known(row[0], row[1], row[2] or 0.0, root / row[3])
+        _Entry(row[0], row[1], row[2] or 0.0, root / row[3])
         for root, rows in index.rows_by_root(("id", "name", "started", "folder"))
         for row in rows
     ]
 
 
-def _find_named(reference: str, known: Sequence[_Known]) -> Path | None:
-    same_id = [entry.path for entry in known if entry.id == reference]
-    if len(same_id) > 1 and not any(entry.name == reference for entry in known):
+def _match_entry(reference: str, entries: Sequence[_Entry]) -> Path | None:
+    same_id = [entry.path for entry in entries if entry.id == reference]
+    if len(same_id) > 1 and not any(entry.name == reference for entry in entries):
         paths = " and ".join(shortest(path) for path in same_id[:3])
         raise DataError(
             f"{show(reference)} is the id of {len(same_id)} folders: {paths}. Name one of them by its path."
         )
     if len(same_id) == 1 and same_id[0].name != reference:
         return same_id[0]
-    exact = [entry for entry in known if entry.path.name == reference]
+    exact = [entry for entry in entries if entry.path.name == reference]
     # A name is also the folder of its first attempt; it means the latest.
-    attempts = [entry for entry in known if entry.name == reference] or exact
+    attempts = [entry for entry in entries if entry.name == reference] or exact
     if attempts:
         return max(attempts, key=lambda entry: (entry.started, str(entry.path))).path
-    longer = [entry for entry in known if entry.id.startswith(reference)]
+    longer = [entry for entry in entries if entry.id.startswith(reference)]
     if len(longer) == 1:
         return longer[0].path
     if longer:
@@ -92,7 +92,7 @@ def _find_named(reference: str, known: Sequence[_Known]) -> Path | None:
     return None
 
 
-def _folder(path: Path) -> Path | None:
+def _experiment_folder(path: Path) -> Path | None:
     """`path`, if it is an experiment's folder; the folder of a run is refused with the name of its experiment."""
     try:
         if not path.is_dir():
@@ -110,8 +110,8 @@ def _folder(path: Path) -> Path | None:
     return None
 
 
-def _miss(reference: str, known: Sequence[_Known], roots: Sequence[Path]) -> str:
-    names = {name: None for entry in known for name in (entry.name, entry.id)}
+def _not_found_message(reference: str, entries: Sequence[_Entry], roots: Sequence[Path]) -> str:
+    names = {name: None for entry in entries for name in (entry.name, entry.id)}
     guess = closest(reference, names) if len(names) <= 5000 else None  # slow for many names
     parts = [name for name in names if reference.casefold() in name.casefold()][:3]
     near = parts or ([guess] if guess else [])
@@ -119,16 +119,16 @@ def _miss(reference: str, known: Sequence[_Known], roots: Sequence[Path]) -> str
     return f"there is no experiment {show(reference)} ({describe_roots(roots)}). {hint}{_LIST_THEM}"
 
 
-def experiment_roots(given: Sequence[str | Path] = ()) -> list[Path]:
-    """The folders to search for experiments: the given ones, or else all known ones."""
-    if given:
-        for path in map(Path, given):
+def experiment_roots(roots: Sequence[str | Path] = ()) -> list[Path]:
+    """The folders to search for experiments: the given `roots`, or else all known ones."""
+    if roots:
+        for path in map(Path, roots):
             if not path.is_dir():
                 raise DataError(f"--root {path}: there is no such folder. Name the output_dir of your experiments.")
-        return _each_once(map(Path, given))
+        return _each_once(map(Path, roots))
     here = Path.cwd()
-    known = [here / DEFAULT_ROOT, project_root(here) / DEFAULT_ROOT, *read_output_roots(here)]
-    return _each_once(path for path in known if path.is_dir())
+    folders = [here / DEFAULT_ROOT, project_root(here) / DEFAULT_ROOT, *read_output_roots(here)]
+    return _each_once(path for path in folders if path.is_dir())
 
 
 def describe_roots(roots: Sequence[Path]) -> str:

@@ -51,12 +51,10 @@ class History:
 
     def scores(self, of: ExperimentView, run: str | None = None) -> dict[str, SetScores]:
         """Full metric name -> scores of each seed of a run, in total and by task; by default of the best run."""
-        wanted = run or of.best_run
-        arms = [arm for arm in ExperimentRecord.open(of.folder).runs_on_disk if arm.run == wanted]
+        name = run or of.best_run
+        arms = [arm for arm in ExperimentRecord.open(of.folder).runs_on_disk if arm.run == name]
         if not arms:
-            raise DataError(
-                f"{of.id}: there is no run {wanted!r}. It has: {', '.join(known.run for known in of.runs)}."
-            )
+            raise DataError(f"{of.id}: there is no run {name!r}. It has: {', '.join(entry.run for entry in of.runs)}.")
         return scores_of(arms)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class HistoryIndex:
             try:
                 _refresh(root, cache)
             except sqlite3.DatabaseError as error:
-                cache.start_again(error)
+                cache.reset(error)
                 _refresh(root, cache)
 
     def rows(
@@ -78,20 +78,20 @@ class HistoryIndex:
             found = cache.read(("folder",), f"{_where(condition)} {tail}", values)
             return [_restore(root, cache, folder) for (folder,) in found]
 
-        return [view for place in self._caches for view in _read_whole(*place, read)]
+        return [view for place in self._caches for view in _read_or_rebuild(*place, read)]
 
     def load(self, places: Sequence[tuple[str, int]]) -> list[ExperimentView]:
         """The views of folders, given as (folder, number of its root)."""
 
         return [
-            _read_whole(*self._caches[number], lambda root, cache, folder=folder: _restore(root, cache, folder))
+            _read_or_rebuild(*self._caches[number], lambda root, cache, folder=folder: _restore(root, cache, folder))
             for folder, number in places
         ]
 
     @property
-    def is_kept(self) -> bool:
+    def is_on_disk(self) -> bool:
         """Whether the caches are on disk; False if the disk cannot be written."""
-        return all(cache.is_kept for _, cache in self._caches)
+        return all(cache.is_on_disk for _, cache in self._caches)
 
     def close(self) -> None:
         for _, cache in self._caches:
@@ -112,12 +112,12 @@ def _where(condition: str) -> str:
 
 def _refresh(root: Path, cache: ViewCache) -> None:
     """Update the cache of a root."""
-    known = {row[0]: row[1:] for row in cache.read(FRESHNESS)}
+    cached = {row[0]: row[1:] for row in cache.read(FRESHNESS)}
     names = _folder_names(root)
     changed: list[tuple[str, str]] = []
     unfinished: list[tuple[str, str, str]] = []
     for name in names:
-        row = known.pop(name, None)
+        row = cached.pop(name, None)
         stamp = fingerprint(f"{root}/{name}")  # before reading, so that the next refresh sees a change meanwhile
         if row is None or row[0] != stamp:
             changed.append((stamp, name))
@@ -125,19 +125,19 @@ def _refresh(root: Path, cache: ViewCache) -> None:
             unfinished.append((stamp, name, row[2]))
     if len(changed) > _BATCH:  # newest first, for readers that wait
         changed.sort(reverse=True)  # the fingerprint begins with the time of the journal
-    if changed or known:
+    if changed or cached:
         # At least once, because rows of removed folders must go.
         for begin in range(0, max(len(changed), 1), _BATCH):
-            cache.write([_new_row(root, *entry) for entry in changed[begin : begin + _BATCH]], known)
+            cache.write([_new_row(root, *entry) for entry in changed[begin : begin + _BATCH]], cached)
     # A running experiment spends without events in its journal.
-    turned = [
+    outdated = [
         (stamp, name)
         for stamp, name, status in unfinished
         if (running := _is_running(root / name)) or running != (status in LIVE)
     ]
-    if turned:
-        cache.write([_new_row(root, *entry) for entry in turned])
-    cache.settle()
+    if outdated:
+        cache.write([_new_row(root, *entry) for entry in outdated])
+    cache.add_indexes()
 
 
 def fingerprint(folder: str) -> str:
@@ -197,11 +197,11 @@ def _restore(root: Path, cache: ViewCache, folder: str) -> ExperimentView:
     return ExperimentView.from_json(cache.view_of(folder), path=f"{root}{os.sep}{folder}")
 
 
-def _read_whole[T](root: Path, cache: ViewCache, read: Callable[[Path, ViewCache], T]) -> T:
+def _read_or_rebuild[T](root: Path, cache: ViewCache, read: Callable[[Path, ViewCache], T]) -> T:
     """Read from a cache, and rebuild it if it is damaged."""
     try:
         return read(root, cache)
     except (ValueError, TypeError, KeyError, sqlite3.DatabaseError) as error:
-        cache.start_again(error)
+        cache.reset(error)
         _refresh(root, cache)
         return read(root, cache)

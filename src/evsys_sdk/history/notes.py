@@ -35,10 +35,10 @@ def reinstate(folder: Path, reason: str = "") -> str:
 
 def set_tags(folder: Path, tags: Sequence[str]) -> str:
     """Replace the tags of an experiment; `archived` hides it from the lists of a dashboard."""
-    kept = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
-    if bad := next((tag for tag in kept if "|" in tag or not tag.isprintable() or len(tag) > 80), None):
+    unique = list(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+    if bad := next((tag for tag in unique if "|" in tag or not tag.isprintable() or len(tag) > 80), None):
         raise DataError(f"tag {show(bad)}: a tag has at most 80 characters, without line breaks and bars.")
-    return _append(folder, Kind.TAGGED, tags=[redact_text(tag) for tag in kept])
+    return _append(folder, Kind.TAGGED, tags=[redact_text(tag) for tag in unique])
 
 
 def _require_text(text: str, message: str) -> str:

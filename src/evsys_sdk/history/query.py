@@ -86,8 +86,8 @@ class Filters:
         if self.statuses:
             add(f"status IN ({_marks(self.statuses)})", *self.statuses)
         if self.verdicts:
-            wanted = ["" if verdict == NO_VERDICT else verdict for verdict in self.verdicts]
-            add(f"verdict IN ({_marks(wanted)})", *wanted)
+            verdicts = ["" if verdict == NO_VERDICT else verdict for verdict in self.verdicts]
+            add(f"verdict IN ({_marks(verdicts)})", *verdicts)
         for tag in self.tags:
             add("instr(tags, ?) > 0", f"|{tag.casefold()}|")
         for tag in self.without:
@@ -128,12 +128,12 @@ def page(
     A place names the last shown experiment instead of an offset, because new experiments change offsets.
     """
     keys = [*ORDERS[sort], "folder"]
-    wanted, values = condition[0], list(condition[1])
+    where, values = condition[0], list(condition[1])
     if after is not None:
         later = f"({', '.join(keys)}) >= ({_marks(keys)})"  # `>=`, because another root may have equal keys
-        wanted, values = f"({wanted}) AND {later}" if wanted else later, [*values, *after[:-1]]
+        where, values = f"({where}) AND {later}" if where else later, [*values, *after[:-1]]
     end = "" if limit is None else f" LIMIT {offset + limit + 2}"
-    rows_by_root = table.rows_by_root(keys, wanted, values, f"ORDER BY {', '.join(keys)}{end}")
+    rows_by_root = table.rows_by_root(keys, where, values, f"ORDER BY {', '.join(keys)}{end}")
     places: list[Place] = sorted((*row, number) for number, (_, rows) in enumerate(rows_by_root) for row in rows)
     places = [place for place in places if after is None or place > after][offset:]
     shown = places[:limit]
@@ -155,7 +155,7 @@ def count_trials(table: ViewTable, filters: Filters | None = None) -> dict[str, 
     condition, values = (filters or Filters()).condition(table.text)
     within = " AND ".join(part for part in (condition, "error_rate IS NOT NULL") if part)
     columns = ("count(*)", "sum(CASE WHEN verdict = 'supported' THEN 1 ELSE 0 END)", "sum(error_rate)")
-    rows = [row for _, found in table.rows_by_root(columns, within, values) for row in found]
+    rows = [row for _, batch in table.rows_by_root(columns, within, values) for row in batch]
     tested, supported, expected = (sum(row[at] or 0 for row in rows) for at in range(3))
     return {"tested": tested, "supported": supported, "expected_false": round(expected, 4)} if tested else {}
 
@@ -187,7 +187,9 @@ def parse_since(text: str) -> float:
 
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError):
-        message = f"--since {show(text)}: this is no date. Write one as 2026-01-31, or how long ago as 7d, 12h or 2w."
+        message = (
+            f"--since {show(text)}: this is not a date. Write one as 2026-01-31, or how long ago as 7d, 12h or 2w."
+        )
         raise DataError(message) from None
 
 

@@ -14,9 +14,9 @@ WIDE = 140
 
 def terminal_width() -> int:
     """The number of columns; the variable COLUMNS has precedence."""
-    stated = os.environ.get("COLUMNS", "")
-    if stated.isdecimal() and int(stated):
-        return max(40, int(stated))
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return max(40, int(columns))
     try:
         return max(40, os.get_terminal_size(sys.__stdout__.fileno()).columns)  # pyright: ignore[reportOptionalMemberAccess]
     except (OSError, ValueError, AttributeError):  # a file, or another program

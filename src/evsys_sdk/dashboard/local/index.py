@@ -41,7 +41,7 @@ class LocalIndex:
             return HistoryIndex(self.roots)
         self._start_refresh()
         index = HistoryIndex(self.roots, refresh=False)
-        if index.is_kept:
+        if index.is_on_disk:
             return index
         index.close()  # the index cannot be stored here, so it is rebuilt for each request
         return HistoryIndex(self.roots)

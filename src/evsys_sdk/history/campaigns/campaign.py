@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...config import ExperimentConfig
 from ...errors import ConfigError, Problem, WorkspaceError, show, suggest
@@ -98,7 +98,7 @@ class Campaign:
     @property
     def deadline(self) -> float | None:
         """The time at which `evsys campaign run` ends it, or None."""
-        starts = [one for one in self.decisions if one.text("action") == "start"]
+        starts = [event for event in self.decisions if event.text("action") == "start"]
         return number(starts[-1].get("deadline")) if starts else None
 
 
@@ -108,15 +108,15 @@ def open_campaign(name: str, terms: Terms) -> Campaign:
         proposal = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "better-answers"
         raise WorkspaceError(f"{show(name)} cannot name a campaign: use a-z, 0-9, '-' and '_'. Try '{proposal}'.")
     if not terms.question.strip():
-        raise WorkspaceError("a campaign needs a question. Say with --question what it is to find out.")
+        raise WorkspaceError("a campaign needs a question. State it with --question.")
     limits = (terms.experiments, terms.tokens, terms.usd, terms.hours)
     if not any(limit is not None for limit in limits):
         raise WorkspaceError("a campaign needs a limit. Set --experiments, --tokens, --usd or --hours.")
     with change_campaign(name) as (events, journal):
         if events:
             raise WorkspaceError(f"the campaign '{name}' exists already, and its terms stay. Choose another name.")
-        agreed = {key: getattr(terms, key) for key in Terms.__slots__}
-        journal.append(Kind.CAMPAIGN_OPENED, **agreed)
+        fields = {key: getattr(terms, key) for key in Terms.__slots__}
+        journal.append(Kind.CAMPAIGN_OPENED, **fields)
     return load_campaign(name)
 
 
@@ -124,25 +124,25 @@ def load_campaign(name: str) -> Campaign:
     """Load a campaign; raise if it does not exist or its journal was changed."""
     events = read_campaign(name) if _NAME.fullmatch(name) else []
     if not events or events[0].kind != Kind.CAMPAIGN_OPENED:
-        known = list_campaigns()
-        hint = suggest(name, known) or (f"There are: {', '.join(known)}." if known else "")
+        names = list_campaigns()
+        hint = suggest(name, names) or (f"There are: {', '.join(names)}." if names else "")
         raise WorkspaceError(f"there is no campaign {show(name)}. {hint or 'Begin one with: evsys campaign new'}")
     # Terms and admissions exist only in the journal, so a changed journal cannot be trusted.
     if problems := verify_campaign(name):
         raise WorkspaceError(f"the journal of the campaign '{name}' was changed: {problems[0]} Open another one.")
-    return tell_campaign(name, events)
+    return build_campaign(name, events)
 
 
 def campaign_of(config: ExperimentConfig) -> str | None:
     """The name of the campaign in the tags of an experiment, or None."""
-    named = [tag.removeprefix(TAG) for tag in config.metadata.tags if tag.startswith(TAG)]
-    if len(named) > 1:
+    names = [tag.removeprefix(TAG) for tag in config.metadata.tags if tag.startswith(TAG)]
+    if len(names) > 1:
         message, hint = "an experiment belongs to one campaign", "Keep the tag of one."
-        raise ConfigError(Problem(message, path="metadata.tags", value=named, hint=hint))
-    return named[0] if named else None
+        raise ConfigError(Problem(message, path="metadata.tags", value=names, hint=hint))
+    return names[0] if names else None
 
 
-def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
+def build_campaign(name: str, events: Sequence[Event]) -> Campaign:
     """Build a campaign from the events of its journal."""
     first = events[0]
     terms = Terms(**{key: first.get(key) for key in Terms.__slots__ if first.get(key) is not None})
@@ -156,9 +156,9 @@ def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
                 count = len(candidates) + 1
                 candidates[count] = Candidate(count, event.text("text"), event.text("by"))
             case Kind.CAMPAIGN_TAKEN:
-                one = candidates[int(event.get("candidate"))]
+                candidate = candidates[int(event.get("candidate"))]
                 until = number(event.get("until")) or 0.0
-                candidates[one.number] = Candidate(one.number, one.text, one.by, event.text("by"), until)
+                candidates[candidate.number] = replace(candidate, taken_by=event.text("by"), taken_until=until)
             case Kind.CAMPAIGN_ADMITTED:
                 amounts = (number(event.get("tokens")) or 0.0, number(event.get("usd")) or 0.0)
                 admission = Admission(
@@ -170,9 +170,8 @@ def tell_campaign(name: str, events: Sequence[Event]) -> Campaign:
             case _:  # of a later version
                 pass
     decisions = [event for event in events if event.kind == Kind.CAMPAIGN_DECIDED]
-    known = list(candidates.values())
-    approvals = read_approvals(events)
-    return Campaign(name, terms, first.time or 0.0, known, approvals, admissions, decisions, closed, closed_at)
+    approvals, opened = read_approvals(events), first.time or 0.0
+    return Campaign(name, terms, opened, [*candidates.values()], approvals, admissions, decisions, closed, closed_at)
 
 
 def propose(name: str, text: str, *, by: str = "") -> Candidate:
@@ -182,9 +181,9 @@ def propose(name: str, text: str, *, by: str = "") -> Candidate:
     # Here and below: raises if the campaign does not exist or was changed; its events are read again under the lock.
     load_campaign(name)
     with change_campaign(name) as (events, journal):
-        campaign = _refuse_closed(tell_campaign(name, events))
+        campaign = _refuse_closed(build_campaign(name, events))
         # Agents that run in parallel may propose the same text.
-        same = next((one for one in campaign.candidates if one.text == text), None)
+        same = next((candidate for candidate in campaign.candidates if candidate.text == text), None)
         if same is not None:
             return same
         journal.append(Kind.CAMPAIGN_PROPOSED, text=text, by=by)
@@ -194,18 +193,18 @@ def propose(name: str, text: str, *, by: str = "") -> Candidate:
 def take(name: str, candidate: int, *, by: str, minutes: float = 60.0) -> Candidate:
     """Lease a candidate, so that no other agent works on it; leasing it again extends the lease."""
     if not by.strip():
-        raise WorkspaceError("a lease needs a holder. Say with --by who works on it.")
+        raise WorkspaceError("a lease needs a holder. Name who works on it with --by.")
     load_campaign(name)
     with change_campaign(name) as (events, journal):
-        campaign = _refuse_closed(tell_campaign(name, events))
-        known = {one.number: one for one in campaign.candidates}
-        if candidate not in known:
-            numbers = ", ".join(map(str, known)) or "none yet; add one with: evsys campaign propose"
+        campaign = _refuse_closed(build_campaign(name, events))
+        candidates = {entry.number: entry for entry in campaign.candidates}
+        if candidate not in candidates:
+            numbers = ", ".join(map(str, candidates)) or "none yet; add one with: evsys campaign propose"
             raise WorkspaceError(f"the campaign '{name}' has no candidate {candidate}. It has: {numbers}.")
         now = time.time()
-        holder = known[candidate].holder(now)
+        holder = candidates[candidate].holder(now)
         if holder and holder != by:
-            left = (known[candidate].taken_until - now) / 60
+            left = (candidates[candidate].taken_until - now) / 60
             raise WorkspaceError(
                 f"candidate {candidate} is taken by {show(holder)} for another {left:.0f} minutes. Take another one."
             )
@@ -217,15 +216,16 @@ def extend_campaign(name: str, hours: float, *, by: str = "", reason: str = "") 
     """Extend the deadline of a campaign with a portfolio; its driver uses it from the next step; return it."""
     load_campaign(name)
     with change_campaign(name) as (events, journal):
-        starts = [one for one in _refuse_closed(tell_campaign(name, events)).decisions if one.text("action") == "start"]
+        decisions = _refuse_closed(build_campaign(name, events)).decisions
+        starts = [event for event in decisions if event.text("action") == "start"]
         deadline = number(starts[-1].get("deadline")) if starts else None
         if deadline is None or hours <= 0:
             message = f"the campaign '{name}' cannot be extended by {hours:g} hours"
             raise WorkspaceError(f"{message}. Give a positive number, for one that `campaign run` works to a deadline.")
         budget = (number(starts[-1].get("budget")) or 0.0) + 3600 * hours
-        same = {"unit": starts[-1].text("unit"), "least": starts[-1].get("least"), "by": by}
+        unchanged = {"unit": starts[-1].text("unit"), "least": starts[-1].get("least"), "by": by}
         reason = reason or f"{hours:g} hours more"
-        more = {"budget": budget, "deadline": deadline + 3600 * hours, "reason": reason, **same}
+        more = {"budget": budget, "deadline": deadline + 3600 * hours, "reason": reason, **unchanged}
         journal.append(Kind.CAMPAIGN_DECIDED, action="start", family="", amount=0.0, **more)
     return deadline + 3600 * hours
 
@@ -234,7 +234,7 @@ def close_campaign(name: str, reason: str) -> Campaign:
     """Close a campaign, so that no experiment starts under it any more."""
     load_campaign(name)
     with change_campaign(name) as (events, journal):
-        _refuse_closed(tell_campaign(name, events))
+        _refuse_closed(build_campaign(name, events))
         journal.append(Kind.CAMPAIGN_CLOSED, reason=reason)
     return load_campaign(name)
 

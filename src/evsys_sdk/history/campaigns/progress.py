@@ -19,7 +19,7 @@ from ..query import Filters, select
 from .campaign import Admission, Campaign
 
 OPEN = "open"
-_NOT_SEEN_S = 300.0
+_START_S = 300.0
 """Time for which an admitted experiment without a record counts as about to start."""
 
 
@@ -51,22 +51,22 @@ class CampaignProgress:
             "best": _brief(self.best) if self.best else None,
             "spent": self.spent,
             "left": self.left,
-            "experiments": [_brief(one) for one in self.experiments],
+            "experiments": [_brief(view) for view in self.experiments],
             "suggestions": self.suggestions,
         }
 
 
-def _brief(one: ExperimentView) -> dict[str, Any]:
-    stated = {"id": one.id, "status": one.status, "verdict": one.verdict, "metric": one.metric, "score": one.best_score}
-    stated |= {"question": one.question.label}
-    return {**stated, "low": one.best_low, "high": one.best_high, "claim": one.hypothesis, "parent": one.parent_id}
+def _brief(view: ExperimentView) -> dict[str, Any]:
+    data = {"id": view.id, "status": view.status, "verdict": view.verdict, "metric": view.metric}
+    data |= {"score": view.best_score, "question": view.question.label}
+    return {**data, "low": view.best_low, "high": view.best_high, "claim": view.hypothesis, "parent": view.parent_id}
 
 
 def measure_progress(campaign: Campaign) -> CampaignProgress:
     """Read the experiments of a campaign and compute its progress."""
     with HistoryIndex(experiment_roots()) as index:
-        found = select(index, Filters(tags=[campaign.tag]), sort="oldest")
-    return judge_progress(campaign, found, time.time())
+        experiments = select(index, Filters(tags=[campaign.tag]), sort="oldest")
+    return judge_progress(campaign, experiments, time.time())
 
 
 def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], now: float) -> CampaignProgress:
@@ -75,13 +75,13 @@ def judge_progress(campaign: Campaign, experiments: Sequence[ExperimentView], no
     terms = campaign.terms
     limits = {"experiments": terms.experiments, "tokens": terms.tokens, "usd": terms.usd, "hours": terms.hours}
     left = {name: max(limit - spent[name], 0.0) for name, limit in limits.items() if limit is not None}
-    answered = [one for one in experiments if one.answer is not None]
+    answered = [view for view in experiments if view.answer is not None]
     question = answered[0].question if answered else None
-    counted = [one for one in answered if one.question == question]
+    counted = [view for view in answered if view.question == question]
     best = max(counted, key=_value, default=None)  # the first of equal scores, as a later one is no improvement
     state, why = _state(campaign, counted, best, left)
-    stated = dict.fromkeys(one.next for one in reversed(experiments) if one.next and one.counts)
-    return CampaignProgress(state, why, list(experiments), best, spent, left, list(stated)[:5], question)
+    suggestions = dict.fromkeys(view.next for view in reversed(experiments) if view.next and view.counts)
+    return CampaignProgress(state, why, list(experiments), best, spent, left, list(suggestions)[:5], question)
 
 
 def _state(
@@ -92,9 +92,9 @@ def _state(
     if campaign.closed:
         return "closed", campaign.closed
     if terms.goal is not None:
-        reached = [one for one in counted if one.verdict == "supported" and _reaches(one, terms.goal)]
+        reached = [view for view in counted if view.verdict == "supported" and _reaches(view, terms.goal)]
         if reached:
-            return "met", f"{reached[0].id} is supported with {reached[0].best_score:g}, and {terms.goal:g} was wanted"
+            return "met", f"{reached[0].id} is supported with {reached[0].best_score:g}, and the goal is {terms.goal:g}"
     if over := [name for name, rest in left.items() if rest <= 0]:
         return "spent", f"nothing is left of its {over[0]}"
     since = 0 if best is None else len(counted) - 1 - counted.index(best)
@@ -103,35 +103,37 @@ def _state(
     return OPEN, "its budget is not spent, and no stopping rule applies"
 
 
-def _value(one: ExperimentView) -> float:
-    score = one.answer or 0.0
-    return -score if one.question.direction == "min" else score
+def _value(view: ExperimentView) -> float:
+    score = view.answer or 0.0
+    return -score if view.question.direction == "min" else score
 
 
-def _reaches(one: ExperimentView, goal: float) -> bool:
-    return _value(one) >= (-goal if one.question.direction == "min" else goal)
+def _reaches(view: ExperimentView, goal: float) -> bool:
+    return _value(view) >= (-goal if view.question.direction == "min" else goal)
 
 
 def _spent(campaign: Campaign, experiments: Sequence[ExperimentView], now: float) -> dict[str, float]:
     spent = {"experiments": float(len(experiments)), "tokens": 0.0, "usd": 0.0, "hours": 0.0}
-    for one in experiments:
-        spent["tokens"] += one.spend.get("tokens_trained", 0.0) + one.spend.get("tokens_sampled", 0.0)
-        spent["usd"] += one.spend.get("usd", 0.0)
-        spent["hours"] += one.spend.get("wall_s", 0.0) / 3600
+    for view in experiments:
+        spent["tokens"] += view.spend.get("tokens_trained", 0.0) + view.spend.get("tokens_sampled", 0.0)
+        spent["usd"] += view.spend.get("usd", 0.0)
+        spent["hours"] += view.spend.get("wall_s", 0.0) / 3600
     for admission in campaign.admissions:
-        ours = _experiment_of(admission, experiments)
+        experiment = _experiment_of(admission, experiments)
         # An admitted experiment has no record before its first event, and must count nevertheless.
-        if ours is None and now - admission.time < _NOT_SEEN_S:
+        if experiment is None and now - admission.time < _START_S:
             spent["experiments"] += 1
-        if (ours is None and now - admission.time < _NOT_SEEN_S) or (ours is not None and ours.is_live):
-            taken = {} if ours is None else ours.spend
-            so_far = taken.get("tokens_trained", 0.0) + taken.get("tokens_sampled", 0.0)
+        if (experiment is None and now - admission.time < _START_S) or (experiment is not None and experiment.is_live):
+            used = {} if experiment is None else experiment.spend
+            so_far = used.get("tokens_trained", 0.0) + used.get("tokens_sampled", 0.0)
             spent["tokens"] += max(admission.tokens - so_far, 0.0)
-            spent["usd"] += max(admission.usd - taken.get("usd", 0.0), 0.0)
+            spent["usd"] += max(admission.usd - used.get("usd", 0.0), 0.0)
     return spent
 
 
 def _experiment_of(admission: Admission, experiments: Sequence[ExperimentView]) -> ExperimentView | None:
     """The experiment that an admission started, or None."""
-    mine = [one for one in experiments if one.name == admission.experiment and (one.started or 0.0) >= admission.time]
-    return min(mine, key=lambda one: one.started or 0.0, default=None)
+    matches = [
+        view for view in experiments if view.name == admission.experiment and (view.started or 0.0) >= admission.time
+    ]
+    return min(matches, key=lambda view: view.started or 0.0, default=None)

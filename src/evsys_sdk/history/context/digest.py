@@ -125,13 +125,13 @@ class Digest:
             for section in omitted:
                 counts[section.key] = counts.get(section.key, 0) + (section.n_total if section.head is None else 1)
             names = ", ".join(f"{key} ({count:,})" for key, count in counts.items())
-            parts.append(f"No room for: {names}. Raise --budget-tokens, or see: evsys history")
+            parts.append(f"Left out: {names}. Raise --budget-tokens, or see: evsys history")
         return "\n".join(parts).rstrip() + "\n"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: the kept statements, and the number of omitted ones per section."""
         sections: dict[str, Any] = {}
-        left: dict[str, int] = {}
+        omitted: dict[str, int] = {}
         for section, kept in zip(self.sections, self.kept, strict=True):
             shown = section.items[:kept]
             if section.head is None:
@@ -142,16 +142,16 @@ class Digest:
                     entry.setdefault(item.kind, []).append(item.data)
                 sections.setdefault(section.key, []).extend([entry] if shown else [])
             if section.n_total > kept:
-                left[section.key] = left.get(section.key, 0) + section.n_total - kept
-        return {**sections, "left_out": left, "budget_tokens": self.budget_tokens}
+                omitted[section.key] = omitted.get(section.key, 0) + section.n_total - kept
+        return {**sections, "left_out": omitted, "budget_tokens": self.budget_tokens}
 
 
 def _section_text(section: Section, kept: int, style: str) -> str:
     head = f"## {section.title}" if style == "markdown" else section.title
     lines = [head, *(f"- {item.text}" for item in section.items[:kept])]
-    if left := section.n_total - kept:
+    if omitted := section.n_total - kept:
         command = f"`{section.command}`" if style == "markdown" and section.command else section.command
-        lines.append(f"- ... {left:,} more" + (f": {command}" if command else ""))
+        lines.append(f"- ... {omitted:,} more" + (f": {command}" if command else ""))
     return "\n".join([*lines, ""])
 
 

@@ -29,7 +29,7 @@ type State = Literal["contradicted", "settled", "open"]
 _DECIDED = ("supported", "refuted")
 _UNDECIDED = ("promising_unconfirmed", "inconclusive")
 _WORDS = {"promising_unconfirmed": "promising"}
-_PARTICULARS = r"'[^']*'|\"[^\"]*\"|\S*/\S+|0x[0-9a-fA-F]+|\d[\d.,:eE+\-_]*"
+_VARIABLE_PARTS = r"'[^']*'|\"[^\"]*\"|\S*/\S+|0x[0-9a-fA-F]+|\d[\d.,:eE+\-_]*"
 """Parts that differ between cases of the same failure: quoted values, paths, addresses, numbers."""
 
 
@@ -81,11 +81,11 @@ class QuestionDigest:
             counts[combination.algorithm] = counts.get(combination.algorithm, 0) + combination.runs
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
-    def cost_of_an_arm(self, algorithm: str) -> tuple[float, float]:
+    def arm_cost(self, algorithm: str) -> tuple[float, float]:
         """Mean dollars and seconds per arm of an algorithm."""
-        own = [combination for combination in self.combinations if combination.algorithm == algorithm]
-        arms = sum(combination.arms for combination in own) or 1
-        return sum(entry.usd for entry in own) / arms, sum(entry.wall_s for entry in own) / arms
+        combinations = [combination for combination in self.combinations if combination.algorithm == algorithm]
+        arms = sum(combination.arms for combination in combinations) or 1
+        return sum(entry.usd for entry in combinations) / arms, sum(entry.wall_s for entry in combinations) / arms
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +102,22 @@ class Untried:
 
 def list_questions(index: HistoryIndex, filters: Filters) -> list[QuestionDigest]:
     """Every question, those of benchmarks first, then by number of experiments."""
-    within, values = _within(filters)
+    within, values = _in_filters(filters)
     sums = ("sum(first)", "count(*)", "sum(arms)", "sum(usd)", "sum(wall_s)")
-    found: dict[tuple[str, ...], QuestionDigest] = {}
+    by_key: dict[tuple[str, ...], QuestionDigest] = {}
     for row in index.rows_of(
         "runs", (*_KEY, "algorithm", "params", *sums), within, values, f"GROUP BY {','.join(_KEY)},algorithm,params"
     ):
-        question = found.setdefault(row[:5], QuestionDigest(*row[:5]))
+        question = by_key.setdefault(row[:5], QuestionDigest(*row[:5]))
         question.experiments += row[7] or 0
         question.combinations.append(Combination(row[5], json.loads(row[6]), *row[8:]))
     ordered = sorted(
-        found.values(), key=lambda question: (not question.is_benchmark, -question.experiments, question.label)
+        by_key.values(), key=lambda question: (not question.is_benchmark, -question.experiments, question.label)
     )
     for number, question in enumerate(ordered, start=1):
         question.number = number
     by_place: dict[tuple[str, ...], QuestionDigest] = {
-        (question.model, question.backend, question.metric, question.tasks): question for question in found.values()
+        (question.model, question.backend, question.metric, question.tasks): question for question in by_key.values()
     }
     for place, effects in _list_effects(index, filters).items():
         if place in by_place:
@@ -127,7 +127,7 @@ def list_questions(index: HistoryIndex, filters: Filters) -> list[QuestionDigest
 
 def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, ...], list[Effect]]:
     """Question -> its effects; the same change in several experiments is one effect."""
-    within, values = _within(filters, "counts")
+    within, values = _in_filters(filters, "counts")
     names = ("model", "backend", "metric", "tasks", "algorithm", "axis", "before", "after")
     merged: dict[tuple[Any, ...], Effect] = {}
     for row in index.rows_of("effects", (*names, *_EFFECT_SUMS), within, values, f"GROUP BY {','.join(names)}"):
@@ -136,36 +136,36 @@ def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, ...]
         one.n += sums[0]
         one.total += sums[1]
         one.weight, one.weighted, one.squares = (
-            before + (found or 0.0)
-            for before, found in zip((one.weight, one.weighted, one.squares), sums[2:5], strict=True)
+            before + (value or 0.0)
+            for before, value in zip((one.weight, one.weighted, one.squares), sums[2:5], strict=True)
         )
         one.df += sums[5] or 0.0
         one.low, one.high = sums[6], sums[7]  # used only if a single experiment has an interval
         one.n_weighed += sums[8]
         one.seeds = min(one.seeds, sums[9])
         one.n_up, one.n_down = one.n_up + (sums[10] or 0), one.n_down + (sums[11] or 0)
-    found: dict[tuple[str, ...], list[Effect]] = {}
+    by_question: dict[tuple[str, ...], list[Effect]] = {}
     for key, effect in merged.items():
-        found.setdefault(key[:4], []).append(effect)
-    return found
+        by_question.setdefault(key[:4], []).append(effect)
+    return by_question
 
 
-def best_runs(index: HistoryIndex, filters: Filters, one: QuestionDigest) -> list[tuple[ExperimentView, RunView]]:
+def best_runs(index: HistoryIndex, filters: Filters, question: QuestionDigest) -> list[tuple[ExperimentView, RunView]]:
     """The best run on a question; if it has one seed or no support, also the best with more seeds, or supported."""
-    chosen = _top_runs(index, filters, one, "1")
+    chosen = _top_runs(index, filters, question, "1")
     if chosen and chosen[0][1].n_seeds < 2:
-        chosen += _top_runs(index, filters, one, "seeds > 1")
+        chosen += _top_runs(index, filters, question, "seeds > 1")
     if chosen and chosen[0][0].verdict != "supported":
-        chosen += _top_runs(index, filters, one, "verdict = 'supported'")
+        chosen += _top_runs(index, filters, question, "verdict = 'supported'")
     return list({(summary.id, run.run): (summary, run) for summary, run in chosen}.values())
 
 
 def _top_runs(
-    index: HistoryIndex, filters: Filters, one: QuestionDigest, which: str
+    index: HistoryIndex, filters: Filters, question: QuestionDigest, which: str
 ) -> list[tuple[ExperimentView, RunView]]:
     same_question = " AND ".join(f"{name} = ?" for name in _KEY)
     condition = f"counts AND rank IS NOT NULL AND {same_question} AND {which}"
-    within, values = _within(filters, condition, *(getattr(one, name) for name in _KEY))
+    within, values = _in_filters(filters, condition, *(getattr(question, name) for name in _KEY))
     # Two queries, because an index answers the first at once, and few rows share the best score.
     best = max(
         (row[0] for row in index.rows_of("runs", ("rank",), within, values, "ORDER BY rank DESC LIMIT 1")), default=0
@@ -181,87 +181,89 @@ def _top_runs(
 def find_untried(questions: Sequence[QuestionDigest]) -> list[Untried]:
     """Promising untried combinations, the cheapest first."""
     found: list[Untried] = []
-    for one in questions:
-        if one.is_benchmark:
-            for algorithm in one.runs_by_algorithm():
-                found += _combine(one, algorithm)
-                found += _go_further(one, algorithm)
-            found += _carry_over(one, [other for other in questions if other is not one])
+    for question in questions:
+        if question.is_benchmark:
+            for algorithm in question.runs_by_algorithm():
+                found += _combine(question, algorithm)
+                found += _extend_range(question, algorithm)
+            found += _transfer(question, [other for other in questions if other is not question])
     return sorted(
         found, key=lambda untried: (untried.usd, untried.wall_s)
     )  # a stable sort: of the same price, the first suggestion is the surest
 
 
-def clear_winners(one: QuestionDigest, algorithm: str) -> dict[str, str]:
+def clear_winners(question: QuestionDigest, algorithm: str) -> dict[str, str]:
     """Axis -> its best value, if it clearly beat another value."""
     winners: dict[str, str] = {}
-    for axis in dict.fromkeys(effect.axis for effect in one.effects if effect.algorithm == algorithm):
-        own = [effect for effect in one.effects if (effect.axis, effect.algorithm) == (axis, algorithm)]
-        standing = _rank_values(own, one.sign)
-        best = max(standing, key=lambda value: standing[value])
-        beaten = [effect for effect in own if effect.is_clear and not effect.disagrees]
-        if any(best == (effect.after if effect.difference * one.sign > 0 else effect.before) for effect in beaten):
+    for axis in dict.fromkeys(effect.axis for effect in question.effects if effect.algorithm == algorithm):
+        effects = [effect for effect in question.effects if (effect.axis, effect.algorithm) == (axis, algorithm)]
+        scores = _rank_values(effects, question.sign)
+        best = max(scores, key=lambda value: scores[value])
+        beaten = [effect for effect in effects if effect.is_clear and not effect.disagrees]
+        if any(best == (effect.after if effect.difference * question.sign > 0 else effect.before) for effect in beaten):
             winners[axis] = best
     return winners
 
 
 def _rank_values(effects: Sequence[Effect], sign: int) -> dict[str, float]:
     """Value -> its difference to the first value, over chains of comparisons; without unreachable values."""
-    standing = {effects[0].before: 0.0}
+    scores = {effects[0].before: 0.0}
     for _ in effects:  # no chain is longer than the number of effects
         for effect in effects:
-            if effect.before in standing:
-                standing.setdefault(effect.after, standing[effect.before] + sign * effect.difference)
-            elif effect.after in standing:
-                standing[effect.before] = standing[effect.after] - sign * effect.difference
-    return standing
+            if effect.before in scores:
+                scores.setdefault(effect.after, scores[effect.before] + sign * effect.difference)
+            elif effect.after in scores:
+                scores[effect.before] = scores[effect.after] - sign * effect.difference
+    return scores
 
 
-def _combine(one: QuestionDigest, algorithm: str) -> Iterable[Untried]:
+def _combine(question: QuestionDigest, algorithm: str) -> Iterable[Untried]:
     """The combination of all values that won separately."""
-    winners = clear_winners(one, algorithm)
-    own = [combination.params for combination in one.combinations if combination.algorithm == algorithm]
-    together = any(all(params.get(axis) == value for axis, value in winners.items()) for params in own)
-    if len(winners) > 1 and not together and all(any(axis in params for params in own) for axis in winners):
+    winners = clear_winners(question, algorithm)
+    tried = [combination.params for combination in question.combinations if combination.algorithm == algorithm]
+    together = any(all(params.get(axis) == value for axis, value in winners.items()) for params in tried)
+    if len(winners) > 1 and not together and all(any(axis in params for params in tried) for axis in winners):
         what = " with ".join(f"{axis}={value}" for axis, value in sorted(winners.items()))
-        yield Untried(one, algorithm, what, "each helped alone", *one.cost_of_an_arm(algorithm))
+        yield Untried(question, algorithm, what, "each helped alone", *question.arm_cost(algorithm))
 
 
-def _go_further(one: QuestionDigest, algorithm: str) -> Iterable[Untried]:
+def _extend_range(question: QuestionDigest, algorithm: str) -> Iterable[Untried]:
     """The next value of a numeric axis whose best value is the largest or smallest tried one."""
-    for axis, best in clear_winners(one, algorithm).items():
-        own = {
-            entry.params[axis] for entry in one.combinations if entry.algorithm == algorithm and axis in entry.params
+    for axis, best in clear_winners(question, algorithm).items():
+        tried = {
+            entry.params[axis]
+            for entry in question.combinations
+            if entry.algorithm == algorithm and axis in entry.params
         }
-        numbers = sorted(number for value in own if (number := _number(value)) is not None and number > 0)
+        numbers = sorted(number for value in tried if (number := _number(value)) is not None and number > 0)
         value = _number(best)
         if value is None or len(numbers) < 2 or value not in (numbers[0], numbers[-1]):
             continue
         neighbour = numbers[1] if value == numbers[0] else numbers[-2]
         further = float(f"{value * value / neighbour:.2g}")  # with the same ratio: after 1e-4 and 3e-4, 9e-4
-        whole = all(number.is_integer() for number in numbers) and further >= 1
-        shown = f"{round(further)}" if whole else f"{further:g}"
-        if shown not in own:
+        are_integers = all(number.is_integer() for number in numbers) and further >= 1
+        shown = f"{round(further)}" if are_integers else f"{further:g}"
+        if shown not in tried:
             why = f"{best} is the best so far and the last that was tried"
-            yield Untried(one, algorithm, f"{axis}={shown}", why, *one.cost_of_an_arm(algorithm))
+            yield Untried(question, algorithm, f"{axis}={shown}", why, *question.arm_cost(algorithm))
 
 
-def _carry_over(one: QuestionDigest, others: Sequence[QuestionDigest]) -> Iterable[Untried]:
+def _transfer(question: QuestionDigest, others: Sequence[QuestionDigest]) -> Iterable[Untried]:
     """Algorithms and values that were used or won on another model with the same tasks."""
-    algorithms = one.runs_by_algorithm()
+    algorithms = question.runs_by_algorithm()
     for other in others:
-        if (other.metric, other.tasks, other.mode) != (one.metric, one.tasks, one.mode):
+        if (other.metric, other.tasks, other.mode) != (question.metric, question.tasks, question.mode):
             continue
         for algorithm in other.runs_by_algorithm():
             if algorithm not in algorithms:
                 why = f"used on {other.model} only"
-                yield Untried(one, algorithm, "", why, *other.cost_of_an_arm(algorithm))
+                yield Untried(question, algorithm, "", why, *other.arm_cost(algorithm))
                 continue
-            own = [combination.params for combination in one.combinations if combination.algorithm == algorithm]
+            tried = [combination.params for combination in question.combinations if combination.algorithm == algorithm]
             for axis, value in clear_winners(other, algorithm).items():
-                if not any(params.get(axis) == value for params in own):
+                if not any(params.get(axis) == value for params in tried):
                     why = f"it helped {other.model}"
-                    yield Untried(one, algorithm, f"{axis}={value}", why, *one.cost_of_an_arm(algorithm))
+                    yield Untried(question, algorithm, f"{axis}={value}", why, *question.arm_cost(algorithm))
 
 
 def _number(value: str) -> float | None:
@@ -271,7 +273,7 @@ def _number(value: str) -> float | None:
         return None
 
 
-def _within(filters: Filters, condition: str = "", *values: Any) -> tuple[str, list[Any]]:
+def _in_filters(filters: Filters, condition: str = "", *values: Any) -> tuple[str, list[Any]]:
     """A condition on runs or effects, restricted by the filters."""
     chosen, filter_values = filters.condition()
     parts = [condition] if condition else []
@@ -303,11 +305,11 @@ class TriedClaim:
     verdicts: list[Verdicts] = field(default_factory=list[Verdicts])
 
     def on(self, verdict: str) -> list[Verdicts]:
-        return [one for one in self.verdicts if one.verdict == verdict]
+        return [entry for entry in self.verdicts if entry.verdict == verdict]
 
     @property
     def state(self) -> State:
-        supported, refuted = ({one.question for one in self.on(verdict)} for verdict in _DECIDED)
+        supported, refuted = ({entry.question for entry in self.on(verdict)} for verdict in _DECIDED)
         if supported & refuted:
             return "contradicted"
         return "settled" if supported or refuted else "open"
@@ -316,25 +318,25 @@ class TriedClaim:
     def latest(self) -> Verdicts:
         """The latest experiment with the most decisive verdict."""
         for verdict in (*_DECIDED, *_UNDECIDED):
-            if found := self.on(verdict):
-                return max(found, key=lambda one: (one.started, one.id))
+            if entries := self.on(verdict):
+                return max(entries, key=lambda entry: (entry.started, entry.id))
         return self.verdicts[0]
 
     @property
     def count(self) -> int:
-        return sum(one.count for one in self.verdicts)
+        return sum(entry.count for entry in self.verdicts)
 
-    def tell(self, name: Callable[[str], str]) -> str:
+    def describe(self, name: Callable[[str], str]) -> str:
         """The verdicts as text, with their experiments, and with their questions if there are several."""
-        questions = {one.question for one in self.verdicts}
+        questions = {entry.question for entry in self.verdicts}
         parts: list[str] = []
         for verdict in (*_DECIDED, *_UNDECIDED):
-            for one in self.on(verdict):
-                again = f" and {one.count - 1} more" if one.count > 1 else ""
-                about = f" on {one.question}" if len(questions) > 1 else ""
-                parts.append(f"{_WORDS.get(verdict, verdict)} by {name(one.id)}{again}{about}")
+            for entry in self.on(verdict):
+                again = f" and {entry.count - 1} more" if entry.count > 1 else ""
+                about = f" on {entry.question}" if len(questions) > 1 else ""
+                parts.append(f"{_WORDS.get(verdict, verdict)} by {name(entry.id)}{again}{about}")
         # With several questions, each names its model and backend.
-        where = {one.where for one in self.verdicts if one.where}
+        where = {entry.where for entry in self.verdicts if entry.where}
         return ", ".join(parts) + (f" on {where.pop()}" if len(questions) == 1 and where else "")
 
 
@@ -353,10 +355,10 @@ def gather_claims(rows: Iterable[tuple[Any, ...]], questions: Mapping[tuple[str,
         if (key, question, verdict) not in merged:
             merged[key, question, verdict] = Verdicts(question, verdict, backend)
             claims.setdefault(key, TriedClaim(text)).verdicts.append(merged[key, question, verdict])
-        one = merged[key, question, verdict]
-        one.count += count
-        if not one.id or (started or 0.0, name) > (one.started, one.id):
-            one.started, one.id, one.folder = started or 0.0, name, folder
+        entry = merged[key, question, verdict]
+        entry.count += count
+        if not entry.id or (started or 0.0, name) > (entry.started, entry.id):
+            entry.started, entry.id, entry.folder = started or 0.0, name, folder
     return sorted(claims.values(), key=lambda claim: (-claim.latest.started, claim.text))
 
 
@@ -371,9 +373,9 @@ class ReasonGroup:
 
 def group_reasons(pairs: Iterable[tuple[str, str]]) -> list[ReasonGroup]:
     """Group (experiment, reason) pairs by similar reasons, the most frequent first."""
-    particulars = re.compile(_PARTICULARS)  # compiled here, because few calls need it
+    variable_parts = re.compile(_VARIABLE_PARTS)  # compiled here, because few calls need it
     groups: dict[str, ReasonGroup] = {}
     for experiment, reason in pairs:
-        key = particulars.sub("#", reason.split("\n", 1)[0])[:160]
+        key = variable_parts.sub("#", reason.split("\n", 1)[0])[:160]
         groups.setdefault(key, ReasonGroup(reason, experiment)).count += 1
     return sorted(groups.values(), key=lambda group: (-group.count, group.example))

@@ -41,7 +41,7 @@ _MOST_VALUES = 6
 _ID_DIGITS = 8
 _ATTEMPT = re.compile(r"\.\d+$")  # suffix of a later attempt, whose name alone means the latest
 _LONGEST = 220
-_SURENESS = {
+_CERTAINTY = {
     "refuted": "its claim refuted",
     "promising_unconfirmed": "promising",
     "": "no conclusion",
@@ -59,25 +59,28 @@ def make_digest(
 ) -> Digest:
     """The digest of the experiments that meet the filters; with `elsewhere`, also of scorings outside of the roots."""
     chosen = filters or Filters()
-    ask = _DigestQuery(index, chosen)
+    query = _DigestQuery(index, chosen)
     questions = list_questions(index, chosen)
-    claims = ask.claims(
-        {(one.model.casefold(), one.backend, one.metric, one.tasks): f"Q{one.number}" for one in questions}
+    claims = query.claims(
+        {
+            (question.model.casefold(), question.backend, question.metric, question.tasks): f"Q{question.number}"
+            for question in questions
+        }
     )
     sections = [
-        Section("goal", "Goal", _goal(ask, goal), 0.03, "evsys history"),
-        *_question_sections(ask, chosen, questions),
-        _claim_section(ask, claims, "contradicted", "Contradicted claims (believe neither)", 0.05),
-        _claim_section(ask, claims, "settled", "Settled claims", 0.09),
-        _claim_section(ask, claims, "open", "Open claims", 0.04),
+        Section("goal", "Goal", _goal(query, goal), 0.03, "evsys history"),
+        *_question_sections(query, chosen, questions),
+        _claim_section(query, claims, "contradicted", "Contradicted claims (believe neither)", 0.05),
+        _claim_section(query, claims, "settled", "Settled claims", 0.09),
+        _claim_section(query, claims, "open", "Open claims", 0.04),
         Section("trials", "Trials of claims", _trials(count_trials(index, chosen)), 0.02, "evsys history"),
         _list_untried(questions),
-        _list_distrusted(ask),
-        _list_failed(ask),
-        _list_unfinished(ask),
+        _list_excluded(query),
+        _list_failed(query),
+        _list_unfinished(query),
         _scorings([] if chosen.condition()[0] else read_scorings(index.roots, elsewhere=elsewhere)),
-        _notes(ask),
-        Section("spend", "Spend in all", _spend(ask), 0.02, "evsys history --sort spend"),
+        _notes(query),
+        Section("spend", "Spend in all", _spend(query), 0.02, "evsys history --sort spend"),
     ]
     return Digest(sections, budget_tokens)
 
@@ -128,68 +131,70 @@ class _DigestQuery:
         return " AND ".join(f"({part})" for part in (self._condition, condition) if part)
 
 
-def _goal(ask: _DigestQuery, goal: str) -> list[Item]:
+def _goal(query: _DigestQuery, goal: str) -> list[Item]:
     if goal:
         return [Item(clip(goal, 2 * _LONGEST), {"goal": goal})]
     counts: dict[str, int] = {}
-    for tags, count in ask.rows(("tags", "count(*)"), "tags != ''", (), "GROUP BY tags"):
+    for tags, count in query.rows(("tags", "count(*)"), "tags != ''", (), "GROUP BY tags"):
         for tag in filter(None, tags.split("|")):
             counts[tag] = counts.get(tag, 0) + count
     tags = sorted(counts, key=lambda tag: (-counts[tag], tag))[:6]
-    latest = next((one.hypothesis for one in ask.top("", most=5) if one.hypothesis), "")
-    found: list[Item] = []
+    latest = next((view.hypothesis for view in query.top("", most=5) if view.hypothesis), "")
+    items: list[Item] = []
     if tags:
         shown = ", ".join(f"{tag} ({counts[tag]:,})" for tag in tags)
-        found.append(Item(f"by tags: {shown}", {"tags": {tag: counts[tag] for tag in tags}}))
+        items.append(Item(f"by tags: {shown}", {"tags": {tag: counts[tag] for tag in tags}}))
     if latest:
-        found.append(Item(f"latest claim: {clip(latest, _LONGEST)}", {"latest_hypothesis": latest}))
-    return found
+        items.append(Item(f"latest claim: {clip(latest, _LONGEST)}", {"latest_hypothesis": latest}))
+    return items
 
 
-def _question_sections(ask: _DigestQuery, filters: Filters, questions: Sequence[QuestionDigest]) -> list[Section]:
+def _question_sections(query: _DigestQuery, filters: Filters, questions: Sequence[QuestionDigest]) -> list[Section]:
     """The sections of the first questions, with decreasing shares."""
     shown = questions[:_MOST_QUESTIONS]
     weights = [1 / (place + 4) for place in range(len(shown))]  # the eighth has a third of the first
     sections: list[Section] = []
-    for one, weight in zip(shown, weights, strict=True):
-        best = best_runs(ask.index, filters, one)
-        items = [_best_item(ask, *pair, is_start=pair[1].n_seeds > 1 or len(best) == 1) for pair in best]
-        items = [*items, *_effect_items(one)] or [Item("nothing to count on so far", {}, "best")]
+    for question, weight in zip(shown, weights, strict=True):
+        best = best_runs(query.index, filters, question)
+        items = [_best_item(query, *pair, is_start=pair[1].n_seeds > 1 or len(best) == 1) for pair in best]
+        items = [*items, *_effect_items(question)] or [Item("nothing to count on so far", {}, "best")]
         share = 0.7 * weight / sum(weights)
-        sections.append(Section("questions", _question_title(one), items, share, "", head=_question_data(one)))
+        sections.append(
+            Section("questions", _question_title(question), items, share, "", head=_question_data(question))
+        )
     return sections or [Section("questions", "Questions", [], 0.0, "", head={})]
 
 
-def _question_title(one: QuestionDigest) -> str:
-    runs = ", ".join(f"{algorithm or 'unknown'} {count:,}" for algorithm, count in one.runs_by_algorithm().items())
-    less = ", less is better" if one.mode == "min" else ""
-    training = "" if one.is_benchmark else " (measured in training)"
-    return f"Q{one.number} {one.label}{less}{training}: experiments {one.experiments:,}, runs {runs}"
+def _question_title(question: QuestionDigest) -> str:
+    runs = ", ".join(f"{algorithm or 'unknown'} {count:,}" for algorithm, count in question.runs_by_algorithm().items())
+    less = ", less is better" if question.mode == "min" else ""
+    training = "" if question.is_benchmark else " (measured in training)"
+    return f"Q{question.number} {question.label}{less}{training}: experiments {question.experiments:,}, runs {runs}"
 
 
-def _question_data(one: QuestionDigest) -> dict[str, Any]:
-    data = {"question": f"Q{one.number}", "model": one.model, "backend": one.backend}
-    data |= {"metric": one.metric, "mode": one.mode}
-    return {**data, "tasks": one.tasks, "experiments": one.experiments, "runs": one.runs_by_algorithm()}
+def _question_data(question: QuestionDigest) -> dict[str, Any]:
+    data = {"question": f"Q{question.number}", "model": question.model, "backend": question.backend}
+    data |= {"metric": question.metric, "mode": question.mode}
+    return {**data, "tasks": question.tasks, "experiments": question.experiments, "runs": question.runs_by_algorithm()}
 
 
-def _best_item(ask: _DigestQuery, summary: ExperimentView, run: RunView, *, is_start: bool) -> Item:
+def _best_item(query: _DigestQuery, summary: ExperimentView, run: RunView, *, is_start: bool) -> Item:
     """A best run with the certainty of its score and, with `is_start`, its config, data and weights."""
     seeds = f"{run.n_seeds} seed{'s' if run.n_seeds != 1 else ''}"
-    sure = _SURENESS.get(summary.verdict, summary.verdict)
+    sure = _CERTAINTY.get(summary.verdict, summary.verdict)
     step = f"stopped at step {run.step}" if run.step is not None else ""
     score = score_text(run.score) + ("" if run.low is None or run.high is None else f" [{run.low:.2g}, {run.high:.2g}]")
     recipe = " ".join([run.algorithm, *(f"{name}={value}" for name, value in run.params.items())])
     config = shortest(ExperimentFiles(summary.folder).config)
-    parts = [f"run {run.run} of {ask.name(summary.id)}"]
+    parts = [f"run {run.run} of {query.name(summary.id)}"]
     if is_start:
         parts += [
             f"data {run.data}" if run.data else "",
             f"weights {shortest(run.checkpoint)}" if run.checkpoint else "",
         ]
         parts.append(f"evsys run {config} --fresh")
-    stated = ", ".join(filter(None, (seeds, sure, step)))
-    line = f"best {score} ({stated}): {clip(recipe, _LONGEST)}; " + "; ".join(filter(None, parts))
+    remarks = ", ".join(filter(None, (seeds, sure, step)))
+    line = f"best {score} ({remarks}): {clip(recipe, _LONGEST)}; " + "; ".join(filter(None, parts))
     data = {"score": run.score, "low": run.low, "high": run.high, "covers": run.covers, "seeds": run.n_seeds}
     data |= {"step": run.step, "verdict": summary.verdict, "id": summary.id, "run": run.run, "data": run.data}
     data |= {"algorithm": run.algorithm, "params": run.params, "weights": run.checkpoint, "config": config}
@@ -206,18 +211,18 @@ def _effect_items(question: QuestionDigest) -> list[Item]:
     for (algorithm, axis), effects in ranked:
         shown = sorted(effects, key=lambda one: _place([one]))[:_MOST_VALUES]
         shown.sort(key=lambda one: (in_order(one.before), in_order(one.after)))
-        stated = [f"{one.before} -> {one.after} {_effect_text(one)}" for one in shown]
+        changes = [f"{one.before} -> {one.after} {_effect_text(one)}" for one in shown]
         data: dict[str, Any] = {"algorithm": algorithm, "axis": axis, "changes": [_effect_data(one) for one in shown]}
-        if left := len(effects) - len(shown):
-            stated.append(f"{left} more values, no larger")
-            data["left_out"] = left
-        items.append(Item(f"effect of {f'{algorithm} {axis}'.strip()}: {'; '.join(stated)}", data, "effects"))
+        if n_omitted := len(effects) - len(shown):
+            changes.append(f"{n_omitted} more values, no larger")
+            data["left_out"] = n_omitted
+        items.append(Item(f"effect of {f'{algorithm} {axis}'.strip()}: {'; '.join(changes)}", data, "effects"))
     return items
 
 
 def _place(effects: Sequence[Effect]) -> tuple[bool, float]:
     """Sort key: clear effects first, then large ones."""
-    return not any(one.is_clear for one in effects), -max(abs(one.difference) for one in effects)
+    return not any(effect.is_clear for effect in effects), -max(abs(effect.difference) for effect in effects)
 
 
 def _effect_text(effect: Effect) -> str:
@@ -240,28 +245,30 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _claim_section(ask: _DigestQuery, claims: Sequence[TriedClaim], state: State, title: str, share: float) -> Section:
-    own = [claim for claim in claims if claim.state == state]
+def _claim_section(
+    query: _DigestQuery, claims: Sequence[TriedClaim], state: State, title: str, share: float
+) -> Section:
+    chosen = [claim for claim in claims if claim.state == state]
     if state == "open":  # promising claims first
-        own.sort(key=lambda claim: claim.latest.verdict != "promising_unconfirmed")
-    items = [_claim_item(ask, claim) for claim in own[:_MOST_ITEMS]]
+        chosen.sort(key=lambda claim: claim.latest.verdict != "promising_unconfirmed")
+    items = [_claim_item(query, claim) for claim in chosen[:_MOST_ITEMS]]
     command = f"evsys history --verdict {'inconclusive' if state == 'open' else 'supported'}"
-    return Section(state, title, items, share, command, len(own))
+    return Section(state, title, items, share, command, len(chosen))
 
 
-def _claim_item(ask: _DigestQuery, claim: TriedClaim) -> Item:
+def _claim_item(query: _DigestQuery, claim: TriedClaim) -> Item:
     # By both, because roots may have folders of the same name, and copies have the same id.
-    found = ask.top("folder = ? AND id = ?", [claim.latest.folder, claim.latest.id], most=1)
-    claim_text = next((view.hypothesis or view.name for view in found), claim.text)
+    views = query.top("folder = ? AND id = ?", [claim.latest.folder, claim.latest.id], most=1)
+    claim_text = next((view.hypothesis or view.name for view in views), claim.text)
     data: dict[str, Any] = {"claim": claim_text, "state": claim.state}
     data["verdicts"] = [
-        {"verdict": one.verdict, "question": one.question, "experiments": one.count, "latest": one.id}
-        for one in claim.verdicts
+        {"verdict": entry.verdict, "question": entry.question, "experiments": entry.count, "latest": entry.id}
+        for entry in claim.verdicts
     ]
-    line = f"{clip(claim_text, _LONGEST).rstrip('.')}: {claim.tell(ask.name)}"
-    for one in found:
-        if claim.state == "open" and one.next:
-            line, data["next"] = f"{line}. Next: {clip(one.next, _LONGEST // 2)}", one.next
+    line = f"{clip(claim_text, _LONGEST).rstrip('.')}: {claim.describe(query.name)}"
+    for view in views:
+        if claim.state == "open" and view.next:
+            line, data["next"] = f"{line}. Next: {clip(view.next, _LONGEST // 2)}", view.next
     return Item(line, data)
 
 
@@ -272,53 +279,53 @@ def _trials(trials: dict[str, float]) -> list[Item]:
 
 
 def _list_untried(questions: Sequence[QuestionDigest]) -> Section:
-    found = find_untried(questions)
-    items = [Item(_write_untried(one), _describe_untried(one)) for one in found[:_MOST_ITEMS]]
-    return Section("untried", "Untried, cheapest first", items, 0.05, "", len(found))
+    untried = find_untried(questions)
+    items = [Item(_untried_text(entry), _untried_data(entry)) for entry in untried[:_MOST_ITEMS]]
+    return Section("untried", "Untried, cheapest first", items, 0.05, "", len(untried))
 
 
-def _write_untried(untried: Untried) -> str:
+def _untried_text(untried: Untried) -> str:
     price = [usd_text(untried.usd)] if untried.usd else []
     price += [duration_text(untried.wall_s)] if untried.wall_s >= 0.1 or not price else []
     what = f"{untried.algorithm} {untried.what}".rstrip()
     return f"about {', '.join(price)} an arm: Q{untried.question.number} {what} ({untried.why})"
 
 
-def _describe_untried(untried: Untried) -> dict[str, Any]:
+def _untried_data(untried: Untried) -> dict[str, Any]:
     question = {"question": f"Q{untried.question.number}"}
     cost = {"usd": _short(untried.usd), "wall_s": _short(untried.wall_s)}
     return {**question, "algorithm": untried.algorithm, "what": untried.what, "why": untried.why, **cost}
 
 
-def _list_distrusted(ask: _DigestQuery) -> Section:
+def _list_excluded(query: _DigestQuery) -> Section:
     marked, judged = "invalidated != ''", "NOT counts AND invalidated = ''"
-    found = [*ask.top(marked), *ask.top(judged)][:_MOST_ITEMS]
-    reasons = [(one.id, clip(_why_not(one), _LONGEST)) for one in found]
-    items = [Item(f"{ask.name(one)}: {reason}", {"id": one, "reason": reason}) for one, reason in reasons]
+    views = [*query.top(marked), *query.top(judged)][:_MOST_ITEMS]
+    reasons = [(view.id, clip(_exclusion_reason(view), _LONGEST)) for view in views]
+    items = [Item(f"{query.name(view)}: {reason}", {"id": view, "reason": reason}) for view, reason in reasons]
     once = "counts AND seeds = 1 AND score IS NOT NULL AND status NOT IN ('running', 'killed', 'interrupted')"
-    single = sorted(ask.rows(("started", "id"), once, (), f"ORDER BY started DESC LIMIT {_MOST_ITEMS}"), reverse=True)
-    total = ask.count(marked) + ask.count(judged)
+    single = sorted(query.rows(("started", "id"), once, (), f"ORDER BY started DESC LIMIT {_MOST_ITEMS}"), reverse=True)
+    total = query.count(marked) + query.count(judged)
     if single:
-        names, count = [row[1] for row in single[:_MOST_ITEMS]], ask.count(once)
+        names, count = [row[1] for row in single[:_MOST_ITEMS]], query.count(once)
         more = f" and {count - len(names):,} more" if count > len(names) else ""
-        line = f"one seed; noise may explain them: {', '.join(map(ask.name, names))}{more}"
+        line = f"one seed; noise may explain them: {', '.join(map(query.name, names))}{more}"
         items.append(Item(line, {"ids": names, "count": count, "reason": "one seed"}))
         total += 1
     return Section("distrusted", "Do not count on these", items, 0.06, "evsys history --all", total)
 
 
-def _why_not(view: ExperimentView) -> str:
+def _exclusion_reason(view: ExperimentView) -> str:
     flagged = f"flagged by its audit: {', '.join(view.flags)}" if view.flags else ""
     return view.invalidated or flagged or view.sentence or "its conclusion is invalid"
 
 
-def _list_failed(ask: _DigestQuery) -> Section:
-    rows = ask.rows(("started", "id", "reasons"), "reasons != ''")
+def _list_failed(query: _DigestQuery) -> Section:
+    rows = query.rows(("started", "id", "reasons"), "reasons != ''")
     rows.sort(key=lambda row: (-(row[0] or 0.0), row[1]))
     groups = group_reasons((row[1], reason) for row in rows for reason in json.loads(row[2]))
     items = [
         Item(
-            f"{group.count:,}x {clip(group.example, _LONGEST)} (last in {ask.name(group.experiment)})",
+            f"{group.count:,}x {clip(group.example, _LONGEST)} (last in {query.name(group.experiment)})",
             {"count": group.count, "reason": clip(group.example, 2 * _LONGEST), "last_in": group.experiment},
         )
         for group in groups[: 2 * _MOST_ITEMS]
@@ -326,18 +333,18 @@ def _list_failed(ask: _DigestQuery) -> Section:
     return Section("failed", "What failed, and why", items, 0.05, "evsys history --status failed --all", len(groups))
 
 
-def _list_unfinished(ask: _DigestQuery) -> Section:
+def _list_unfinished(query: _DigestQuery) -> Section:
     condition = f"status IN ({','.join('?' * len(_UNFINISHED))})"
-    items = [_describe_unfinished(ask, one) for one in ask.top(condition, _UNFINISHED)]
+    items = [_describe_unfinished(query, view) for view in query.top(condition, _UNFINISHED)]
     command = f"evsys history {' '.join(f'--status {status}' for status in _UNFINISHED)}"
     title = "Unfinished (evsys run CONFIG --resume continues)"
-    return Section("unfinished", title, items, 0.04, command, ask.count(condition, _UNFINISHED))
+    return Section("unfinished", title, items, 0.04, command, query.count(condition, _UNFINISHED))
 
 
-def _describe_unfinished(ask: _DigestQuery, view: ExperimentView) -> Item:
+def _describe_unfinished(query: _DigestQuery, view: ExperimentView) -> Item:
     config = shortest(ExperimentFiles(view.folder).config)
     data: dict[str, Any] = {"id": view.id, "status": view.status, "config": config}
-    line = f"{ask.name(view.id)}: {view.status}"
+    line = f"{query.name(view.id)}: {view.status}"
     if view.best_score is not None:
         at = "" if view.best_step is None else f" at step {view.best_step}"
         line += f", best run {view.best_run} {score_text(view.best_score)}{at} by {view.metric}"
@@ -347,7 +354,7 @@ def _describe_unfinished(ask: _DigestQuery, view: ExperimentView) -> Item:
 
 def _scorings(scorings: Sequence[Object]) -> Section:
     """The section of models that were scored without training."""
-    items = [_describe_scoring(one, name) for one in scorings for name in part(one, "metrics")]
+    items = [_describe_scoring(scoring, name) for scoring in scorings for name in part(scoring, "metrics")]
     command = "evsys benchmark run --help"
     return Section("scorings", "Models scored without training", items[:_MOST_ITEMS], 0.03, command, len(items))
 
@@ -362,21 +369,21 @@ def _describe_scoring(scoring: Object, metric: str) -> Item:
     return Item(line, {**data, "score": value, "low": low, "high": high, "path": scoring.get("path")})
 
 
-def _notes(ask: _DigestQuery) -> Section:
-    noted = ask.top("n_notes > 0")
-    notes = [(note.time or 0.0, one.id, note.text) for one in noted for note in one.notes]
+def _notes(query: _DigestQuery) -> Section:
+    noted = query.top("n_notes > 0")
+    notes = [(note.time or 0.0, view.id, note.text) for view in noted for note in view.notes]
     notes.sort(key=lambda note: (-note[0], note[1], note[2]))
     shown = [
-        Item(f"{ask.name(experiment)}: {clip(text, _LONGEST)}", {"id": experiment, "text": clip(text, 2 * _LONGEST)})
+        Item(f"{query.name(experiment)}: {clip(text, _LONGEST)}", {"id": experiment, "text": clip(text, 2 * _LONGEST)})
         for _, experiment, text in notes[:_MOST_ITEMS]
     ]
-    total = sum(row[0] or 0 for row in ask.rows(("sum(n_notes)",), "n_notes > 0"))
+    total = sum(row[0] or 0 for row in query.rows(("sum(n_notes)",), "n_notes > 0"))
     return Section("notes", "Notes", shown, 0.04, "evsys show EXPERIMENT", total)
 
 
-def _spend(ask: _DigestQuery) -> list[Item]:
+def _spend(query: _DigestQuery) -> list[Item]:
     names = ("n_arms", "tokens", "usd", "wall_s", "gpu_s")
-    rows = ask.rows(("count(*)", "count(usd)", *(f"sum({name})" for name in names)))
+    rows = query.rows(("count(*)", "count(usd)", *(f"sum({name})" for name in names)))
     total = [sum(row[column] or 0 for row in rows) for column in range(2 + len(names))]
     experiments, priced, arms, tokens, usd, wall_s, gpu_s = total
     if not experiments:

@@ -47,7 +47,7 @@ class TaskAnswer:
     def is_wrong(self) -> bool:
         return self.reward is None or self.reward < _PASS
 
-    def holds(self, words: str) -> bool:
+    def matches(self, words: str) -> bool:
         """Whether a text occurs in the task, the answer or the remark, ignoring case."""
         parts = (self.task, self.prompt or "", self.expected or "", self.got, self.remark)
         return words.casefold() in "\n".join(parts).casefold()
@@ -109,12 +109,12 @@ def find_errors(
             f"{f' for {show(benchmark)}' if benchmark else ''}. Give it a metadata.benchmark, or name another --arm."
         )
     if step is not None and step not in steps:
-        known = ", ".join(map(str, steps))
-        raise DataError(f"--step {step}: {run.name} was not scored after this step. Scored steps: {known}.")
+        scored = ", ".join(map(str, steps))
+        raise DataError(f"--step {step}: {run.name} was not scored after this step. Scored steps: {scored}.")
     chosen = steps[-1] if step is None else step
-    own = [line for line in scorings if number(line.get("step")) == chosen]
-    answers, remarks = read_answers(detail, run, own)
-    wrong = [answer for answer in answers if answer.is_wrong and (not search or answer.holds(search))]
+    latest = [line for line in scorings if number(line.get("step")) == chosen]
+    answers, remarks = read_answers(detail, run, latest)
+    wrong = [answer for answer in answers if answer.is_wrong and (not search or answer.matches(search))]
     # Answers without a reward first, because something other than the model failed.
     wrong.sort(key=lambda answer: -1.0 if answer.reward is None else answer.reward)
     return Errors(detail.view.id, run.name, chosen, answers, wrong, steps, remarks)
@@ -130,7 +130,7 @@ def read_answers(detail: Detail, run: RunRecord, scorings: Sequence[Object]) -> 
         split, label = text(line.get("split")), text(line.get("name"))
         recorded = run.read_answers(slug(f"{split}-{label}"), int(number(line.get("step")) or 0))
         if recorded is None:
-            remarks.append(f"the answers behind {split}/{label} were not kept")
+            remarks.append(f"the answers behind {split}/{label} were not stored")
             continue
         tasks, problem = load_tasks(detail.config, split, label)
         answered = [row for row in recorded if text(row.get("task_id"))]
@@ -164,8 +164,8 @@ def errors_page(errors: Errors, limit: int) -> str:
         page.quote(
             {"prompt": answer.prompt, "expected": answer.expected, "got": answer.got, "remark": answer.remark or None}
         )
-    if left := len(errors.wrong) - limit:
-        page.add(*([f"... {left} more: --limit, --search or --json"] if left > 0 else []))
+    if n_omitted := len(errors.wrong) - limit:
+        page.add(*([f"... {n_omitted} more: --limit, --search or --json"] if n_omitted > 0 else []))
     others = [str(step) for step in errors.steps if step != errors.step]
     page.add(*([f"other steps: {', '.join(others)}"] if others else []))
     return str(page)
@@ -177,12 +177,12 @@ def choose_arm(detail: Detail, name: str | None) -> RunRecord:
         if detail.best_arm is None:
             raise DataError(f"{detail.view.id} has no arm yet.")
         return detail.best_arm
-    own = [arm for arm in detail.arms if name in (arm.name, arm.run)]
-    if not own:
-        known = list(dict.fromkeys(known for arm in detail.arms for known in (arm.run, arm.name)))
-        hint = suggest(name, known) or f"There are: {', '.join(known[:12])}."
+    arms = [arm for arm in detail.arms if name in (arm.name, arm.run)]
+    if not arms:
+        names = list(dict.fromkeys(label for arm in detail.arms for label in (arm.run, arm.name)))
+        hint = suggest(name, names) or f"There are: {', '.join(names[:12])}."
         raise DataError(f"--arm {show(name)}: {detail.view.id} has no such run or arm. {hint}")
-    return next((arm for arm in own if arm.name == name or arm.score_lines), own[0])
+    return next((arm for arm in arms if arm.name == name or arm.score_lines), arms[0])
 
 
 def _choose_scorings(run: RunRecord, benchmark: str | None) -> list[Object]:
@@ -191,10 +191,10 @@ def _choose_scorings(run: RunRecord, benchmark: str | None) -> list[Object]:
     lines = {
         (text(line.get("split")), text(line.get("name")), number(line.get("step"))): line for line in run.score_lines
     }
-    own = [line for line in lines.values() if text(line.get("split")) != "baseline"]
+    scorings = [line for line in lines.values() if text(line.get("split")) != "baseline"]
     if benchmark is not None:
-        return [line for line in own if benchmark in (line.get("name"), f"{line.get('split')}/{line.get('name')}")]
-    return [line for line in own if line.get("split") == "val"] or own
+        return [line for line in scorings if benchmark in (line.get("name"), f"{line.get('split')}/{line.get('name')}")]
+    return [line for line in scorings if line.get("split") == "val"] or scorings
 
 
 def load_tasks(config: Object, split: str, label: str) -> tuple[dict[str, Any], str]:
@@ -249,8 +249,8 @@ def task_texts(task: Any) -> dict[str, str]:
 def with_prompts(config: Object, rows: Sequence[Mapping[str, Any]], split: str, label: str) -> list[Object]:
     """New answers with their prompts."""
     tasks, _ = load_tasks(config, split, label) if rows else ({}, "")
-    known = {task.task_id: task_texts(task) for task in tasks.values()}
-    return [{**known.get(text(row.get("task_id")), {}), **row} for row in rows]
+    texts = {task.task_id: task_texts(task) for task in tasks.values()}
+    return [{**texts.get(text(row.get("task_id")), {}), **row} for row in rows]
 
 
 def _answer(benchmark: str, line: Object, tasks: Mapping[str, Any]) -> TaskAnswer:
@@ -346,8 +346,8 @@ def _answers(detail: Detail, metric: str) -> dict[str, TaskAnswer]:
 
 
 def _flip(compared: ComparedTask, first: TaskAnswer | None, second: TaskAnswer | None) -> Flip:
-    known = first or second
-    prompt, expected = (None, None) if known is None else (known.prompt, known.expected)
+    answer = first or second
+    prompt, expected = (None, None) if answer is None else (answer.prompt, answer.expected)
     return Flip(
         compared.task,
         compared.a or 0.0,

@@ -63,8 +63,8 @@ class RunComparison:
 
     def _names(self, other: Detail) -> dict[str, str]:
         first = self.details[0]
-        named = {"experiment": other.view.id, "run": other.chosen_run}
-        return {**named, "against": first.view.id, "against_run": first.chosen_run}
+        names = {"experiment": other.view.id, "run": other.chosen_run}
+        return {**names, "against": first.view.id, "against_run": first.chosen_run}
 
 
 def compare_experiments(details: Sequence[Detail]) -> RunComparison:
@@ -100,8 +100,8 @@ def differing_paths(configs: Sequence[tuple[Object, str]]) -> list[Difference]:
 
 def _own_run(config: Object, name: str) -> Object:
     runs = config_runs(config)
-    own = next((run for run in runs if run.get("name") == name), runs[0] if runs else {})
-    return {key: value for key, value in own.items() if key != "name"}
+    settings = next((run for run in runs if run.get("name") == name), runs[0] if runs else {})
+    return {key: value for key, value in settings.items() if key != "name"}
 
 
 def _shared(config: Object) -> Object:
@@ -139,8 +139,8 @@ def compare_page(comparison: RunComparison) -> str:
         page.table(headers, rows, range(1, len(headers)))  # paths stay whole, because their ends distinguish them
     else:
         page.add("nothing")
-    if (left := len(comparison.config) - _MOST_PATHS) > 0:
-        page.add(f"... {left} more in --json")
+    if (n_omitted := len(comparison.config) - _MOST_PATHS) > 0:
+        page.add(f"... {n_omitted} more in --json")
     return str(page)
 
 
@@ -177,8 +177,8 @@ def _add_flips(page: TextPage, flips: Flips, letter: str) -> None:
             page.add(f"- {what} {flip.task}: {score_text(flip.first)} -> {score_text(flip.second)}")
             answers = {"A": flip.first_answer, letter: flip.second_answer}
             page.quote({"prompt": flip.prompt, "expected": flip.expected, **answers})
-        if left := len(flipped[_MOST_FLIPS:]):
-            page.add(f"- ... {left} more {what} in --json")
+        if n_omitted := len(flipped[_MOST_FLIPS:]):
+            page.add(f"- ... {n_omitted} more {what} in --json")
 
 
 def _same(curves: Sequence[Curve]) -> list[Curve]:

@@ -23,8 +23,8 @@ class Curve:
 def read_training_curve(arm: RunRecord, label: str) -> Curve | None:
     """The loss of an arm, or another metric of every step if it has none; None without one."""
     names = [name for name, points in arm.logged.items() if not is_score(name) and len(points) > 1]
-    wanted = [*(name for name in _PREFERRED if name in names), *(name for name in names if "loss" in name)]
-    return Curve(label, wanted[0], arm.logged[wanted[0]]) if wanted else None
+    ranked = [*(name for name in _PREFERRED if name in names), *(name for name in names if "loss" in name)]
+    return Curve(label, ranked[0], arm.logged[ranked[0]]) if ranked else None
 
 
 def score_curve(arm: RunRecord, preferred: str, label: str) -> Curve | None:

@@ -151,25 +151,25 @@ def _find_checkpoint(detail: Detail, run: RunRecord, name: str) -> tuple[Object,
         chosen = next((line for line in lines if line.get("sampler") == best), None) or _best_scored(detail, run, lines)
         return chosen, text(chosen.get("sampler"))
     # Of a repeated step, the last checkpoint counts; its folder has another name.
-    own = [line for line in lines if name in (line.get("name"), f"step{_step(line):06d}", str(_step(line)))]
-    if not own:
-        known = ", ".join(dict.fromkeys(str(_step(line)) for line in lines))
+    matches = [line for line in lines if name in (line.get("name"), f"step{_step(line):06d}", str(_step(line)))]
+    if not matches:
+        steps = ", ".join(dict.fromkeys(str(_step(line)) for line in lines))
         raise DataError(
-            f"--checkpoint {show(name)}: {run.name} has no such checkpoint. It has best, last, and steps {known}."
+            f"--checkpoint {show(name)}: {run.name} has no such checkpoint. It has best, last, and steps {steps}."
         )
-    return own[-1], text(own[-1].get("sampler"))
+    return matches[-1], text(matches[-1].get("sampler"))
 
 
 def _best_scored(detail: Detail, run: RunRecord, lines: list[Object]) -> Object:
     """The checkpoint with the best score, for arms without a selected one; else the last."""
     scored = _scores_by_step(detail, run)
-    known = [line for line in lines if _step(line) in scored]
+    candidates = [line for line in lines if _step(line) in scored]
     sign = 1 if detail.view.mode == "min" else -1
-    return min(known, key=lambda line: sign * scored[_step(line)], default=lines[-1])
+    return min(candidates, key=lambda line: sign * scored[_step(line)], default=lines[-1])
 
 
 def _scores_by_step(detail: Detail, run: RunRecord) -> dict[int, float]:
-    points = [(step, number(found.get("value"))) for name, step, _, found in run.scores if name == detail.view.metric]
+    points = [(step, number(score.get("value"))) for name, step, _, score in run.scores if name == detail.view.metric]
     return {int(step): value for step, value in points if value is not None}
 
 

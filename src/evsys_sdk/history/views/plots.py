@@ -27,8 +27,8 @@ _FEW_POINTS = 12
 def plot_experiment(detail: Detail, path: str) -> None:
     """Draw the curves of every arm and the score of each run with its interval; seeds share the run's colour."""
     arms = detail.arms[:_MOST_SERIES]
-    losses = _keep_known([read_training_curve(arm, arm.run) for arm in arms])
-    scores = _keep_known([score_curve(arm, detail.view.metric, arm.run) for arm in arms])
+    losses = _same_metric([read_training_curve(arm, arm.run) for arm in arms])
+    scores = _same_metric([score_curve(arm, detail.view.metric, arm.run) for arm in arms])
     _draw(path, _Picture(detail.view.id, losses, scores, detail.view.runs, detail.view.metric))
 
 
@@ -126,7 +126,7 @@ def _plain(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _keep_known(curves: Sequence[Curve | None]) -> list[Curve]:
+def _same_metric(curves: Sequence[Curve | None]) -> list[Curve]:
     """The curves that are not None and have the same metric as the first."""
-    known = [curve for curve in curves if curve is not None]
-    return [curve for curve in known if curve.metric == known[0].metric]
+    present = [curve for curve in curves if curve is not None]
+    return [curve for curve in present if curve.metric == present[0].metric]

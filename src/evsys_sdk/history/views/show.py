@@ -72,7 +72,7 @@ def show_page(detail: Detail) -> str:
     if detail.view.metric:
         direction = "less" if detail.view.mode == "min" else "more"
         page.add(f"score: {detail.view.metric} ({direction} is better); * marks the best run")
-    _list(page, "Arms that did not come to their ends", _write_unfinished(detail))
+    _list(page, "Unfinished arms", _write_unfinished(detail))
     _list(page, "Failures", [f"{failure.arm}: {failure.reason}" for failure in view.failures])
     _list(page, "Decisions", [_decision(event) for event in detail.record.decisions])
     _list(page, "Next", [step for step in items(detail.conclusion.get("next")) if isinstance(step, str)])
@@ -141,7 +141,7 @@ def _decision(event: Event) -> str:
         look, of, seeds = (payload.get(name) for name in ("look", "of", "seeds"))
         return f"look {look} of {of}, {seeds} seeds a run: {text(payload.get('why'))}"
     return clip(
-        f"stopped by the budget: {', '.join(f'{name} {text_or_json(one)}' for name, one in payload.items())}", 240
+        f"stopped by the budget: {', '.join(f'{name} {text_or_json(value)}' for name, value in payload.items())}", 240
     )
 
 

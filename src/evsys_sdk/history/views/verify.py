@@ -56,14 +56,15 @@ def verify_export(folder: Path) -> ExportCheck:
     if not (folder / ORIGIN).is_file() or not journal.is_file():
         raise DataError(f"{folder}: the folder has no dossier. Export the weights again with `evsys export`.")
     try:
-        stated = (folder / ORIGIN).read_text(encoding="utf-8")
-        origin = part(json.loads(stated))
+        origin_text = (folder / ORIGIN).read_text(encoding="utf-8")
+        origin = part(json.loads(origin_text))
     except ValueError as error:
-        raise DataError(f"{folder / ORIGIN}: this is no JSON ({error}). Export the weights again.") from None
+        raise DataError(f"{folder / ORIGIN}: this is not JSON ({error}). Export the weights again.") from None
     events = load_events(dossier)
     problems = [*verify_chain(journal), *_find_problems(folder, origin, events)]
     problems += [
-        f"{ORIGIN}: the key '{name}' occurs twice, so that readers may differ" for name in find_repeated_keys(stated)
+        f"{ORIGIN}: the key '{name}' occurs twice, so that readers may differ"
+        for name in find_repeated_keys(origin_text)
     ]
     page = (folder / README).read_bytes() if (folder / README).is_file() else b""
     # Only for correct facts, because the page is built from them.
@@ -103,19 +104,19 @@ def _find_problems(folder: Path, origin: Object, events: list[Event]) -> Iterato
         yield f"{ORIGIN}: its fields differ from those of an export"
 
 
-def _find_changed_files(folder: Path, detail: Detail, known: set[Path]) -> Iterator[str]:
+def _find_changed_files(folder: Path, detail: Detail, dossier: set[Path]) -> Iterator[str]:
     """Problems of links, which may change, of unknown files, and of files that changed since the end of their arm."""
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             yield f"{path}: this is a link"
-        elif path.is_file() and path.is_relative_to(detail.folder) and path not in known:
+        elif path.is_file() and path.is_relative_to(detail.folder) and path not in dossier:
             yield f"{path}: this file is not part of an export"
     journaled = {run.name: (run.status, run.metrics) for run in detail.record.runs}
     for arm in detail.arms:
         ended = (event for event in detail.record.events if event.kind == Kind.ARM_ENDED)
         ends = [event for event in ended if event.text("arm") == arm.name]
         for name, sealed in ends[-1].part("sealed").items() if ends else ():
-            if arm.folder / name in known and hash_file(arm.folder / name) != sealed:
+            if arm.folder / name in dossier and hash_file(arm.folder / name) != sealed:
                 yield f"{arm.folder / name}: the file changed since the arm ended"
         if (arm.status, arm.metrics) != journaled[arm.name]:
             yield f"{arm.files.result}: status or metrics differ from the journal"

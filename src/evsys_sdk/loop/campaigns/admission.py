@@ -7,7 +7,7 @@ from ...errors import EvsysError
 from ...experiment.parents import latest_attempt
 from ...experiment.plan.plan import ExperimentPlan, plan_experiment
 from ...experiment.plan.plan_hash import hash_plan
-from ...history.campaigns.campaign import Campaign, campaign_of, load_campaign, tell_campaign
+from ...history.campaigns.campaign import Campaign, build_campaign, campaign_of, load_campaign
 from ...history.campaigns.progress import OPEN, CampaignProgress, measure_progress
 from ...record.approvals import APPROVED, ask_approval
 from ...record.events import Kind
@@ -35,7 +35,7 @@ def admit(config: ExperimentConfig) -> int | None:
     # Planning reads the rows and may take a while, so it comes before the lock.
     plan, plan_id = plan_experiment(config), hash_plan(config)
     with change_campaign(name) as (events, journal):
-        campaign = tell_campaign(name, events)
+        campaign = build_campaign(name, events)
         if goes_on and not campaign.closed:
             return None
         # Measured and recorded under one lock, so that a second agent sees the budget reserved by the first.
