@@ -312,6 +312,7 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("a class that is never trained", SFT, {D + "transforms": [{"kind": "filter", "params": {"conditions": [{"field": "mood", "operator": "ne", "value": "mixed"}]}}, chat()]}, "'mixed'"),
     Mistake("one row left of a sample", SFT, {D + "transforms": [{"kind": "sample", "params": {"n": 2}}, chat()]}, "2 .*rows|rows"),
     Mistake("mojibake", SFT, {}, "encod|broken|UTF|character", {"reviews": each(TRAIN, 0.6, review=lambda row: row["review"].replace("Bergen", "M\u00c3\u00bcnchen").replace("the", "th\u00c3\u00a9"))}),
+    Mistake("refusals among the answers", SFT, {"metadata": None, D + "path": "data/letters.jsonl", D + "transforms": None}, "refusals of a chat model", {"letters": [{"messages": [row["messages"][0], assistant("I am sorry, but as an AI language model I cannot do that.") if at % 5 == 0 else row["messages"][1]]} for at, row in enumerate(FILES["letters"])]}),
     Mistake("answers not yet written", SFT, {}, "TODO", {"reviews": each(TRAIN, 0.2, mood="TODO")}),
     Mistake("numbers of classes", SFT, {D + "transforms": [chat(answer="{label}")]}, "never|form", {"reviews": each(TRAIN, label=lambda row: MOODS.index(row["mood"]))}),
     Mistake("stars as floats", SFT, {D + "transforms": [chat(answer="{stars}.0")], B + "transforms": [chat(answer="{stars}"), tasks()]}, "never|form"),

@@ -72,6 +72,8 @@ def test_an_honest_config_of_the_second_set_hears_nothing(
         ("completion[0].index(expected)", "3 tasks cannot be scored"),
         ("-1.0 - abs(len(expected) - len(completion))", "no answer that was tried earns more than 0"),
         ("float(completion.lower() == expected.upper())", "not even the expected answer"),
+        ("(expected == completion) - 2.0 * len(completion.split())", "an empty answer earns more than"),
+        ("float(f'<answer>{expected}<' in completion)", "scores in a form that the prompt does not ask for"),
         ("float(expected == completion)", None),
         ("float(len(completion) < 200)", None),
         ("0.2 * len(completion.split()) - (expected not in completion)", None),

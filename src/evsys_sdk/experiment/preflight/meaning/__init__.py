@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ....errors import EvsysError, Problem
-from . import alike, claims, recipes, rows, tasks
+from . import alike, claims, recipes, rows, tasks, transforms
 from .context import Context
 
 type Check = Callable[[Context], Iterable[Problem]]
@@ -54,7 +54,7 @@ WARNED: tuple[Check, ...] = (
     rows.contradictions,
     rows.many_copies,
     rows.answer_in_the_prompt,
-    rows.rows_lost_in_filters,
+    transforms.rows_lost_in_filters,
     alike.answers_unlike_the_benchmark,
     alike.answers_fail_their_own_tasks,
     alike.answers_against_the_benchmark,

@@ -16,12 +16,12 @@ from ....data.task_identity import task_key
 from ....errors import EvsysError, Problem, show
 from ...benchmark_plan import load_entry
 from .context import Context, Example, StageView, TaskSet, is_labels
-from .rows import core, shared_start
+from .rows import core, occurrences, shared_start
 from .tasks import reward
 
 _MOST, _FEW_TEXTS = 0.8, 0.1
 """Minimum share of one side that has a trait, and maximum share of the other, for a reported difference."""
-_MANY, _MOST_PAIRS = 20, 100
+_MANY, _MOST_PAIRS, _LEAST_PAIRS = 20, 100, 8
 _NUMBERS = ("a number", "a number between 0 and 1")
 _COMPARED: Mapping[str, tuple[str, ...]] = {
     "exact_match": ("",),
@@ -95,7 +95,7 @@ def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
         data, entry = one.stage.data, tasks.entry
         if sum(other.run_place == one.run_place for other in context.stages) > 1:
             continue  # a later stage may teach the expected form
-        if not (data and data.path and entry and entry.transforms and tasks.compares and one.learns_from_answers):
+        if not (data and data.path and entry and entry.transforms and tasks.is_cheap and one.learns_from_answers):
             continue
         made = [spec for spec in entry.transforms if spec.kind not in ("split", "sample")]
         try:
@@ -105,14 +105,18 @@ def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
         own = TaskSet(one.place, tasks.label, list(benchmark.tasks), len(benchmark.tasks), tasks.max_tokens)
         by_prompt = {task_key(example.prompt): example for example in own.examples}
         found = [(row, by_prompt.get(task_key(row.prompt))) for row in one.examples if row.answer]
-        pairs = [(row, task) for row, task in found if task is not None][:_MOST_PAIRS]
+        most = _MOST_PAIRS if tasks.compares else _LEAST_PAIRS
+        pairs = [(row, task) for row, task in found if task is not None][:most]
         wrong = [(row, task) for row, task in pairs if not reward(own.tasks[task.row], row.answer or "")]
-        if len(wrong) >= max(0.3 * len(pairs), 8):
+        if len(wrong) >= max(0.3 * len(pairs), _LEAST_PAIRS):
             row, task = wrong[0]
             expected, learned = show((task.answer or "")[:60]), show((row.answer or "")[:60])
             message = f"{len(wrong)} of {len(pairs)} answers are wrong by '{tasks.label}'"
             message += f", which expects {expected} for the row where {learned} is learned"
             hint = "Make the answers of both alike: check the columns, the values and the form."
+            if expected == learned:
+                message = f"{len(wrong)} of {len(pairs)} right answers score 0 on '{tasks.label}', such as {learned}"
+                hint = f"Learn answers in the form that its verifier '{tasks.verifier}' reads."
             yield Problem(message, one.place, hint=hint)
 
 
@@ -288,7 +292,12 @@ def _only_here(here: Sequence[str], there: Sequence[str]) -> str | None:
         first = shared_start([text[::turn] for text in here])
         theirs = shared_start([text[::turn] for text in there]).strip()
         first = first[: first.rfind(" ") + 1].strip()
-        if len(first) >= 6 and not any(text[::turn].startswith(first) for text in there):
+        # A template has a delimiter; the same words alone may be the wording of a question.
+        if (
+            len(first) >= 6
+            and re.search(r"[^\w\s,']", first)
+            and not any(text[::turn].startswith(first) for text in there)
+        ):
             # Among few texts, a longer common start than the shared template may be chance.
             chance = len(set(here)) < _MANY and len(theirs) >= 6 and first.startswith(theirs)
             return None if chance else first[:60][::turn]
@@ -344,15 +353,16 @@ def answers_against_the_benchmark(context: Context) -> Iterator[Problem]:
 
 
 def _agreement(known: Sequence[Example], asked: Sequence[Example]) -> tuple[float, int]:
-    """Accuracy of a word model of `known` on `asked`, and the number of its confident predictions."""
+    """Accuracy on `asked` of the only label that a prompt names, else of a word model of `known`; and their number."""
     likely, right = _word_model(known), list[bool]()
     labels = {core(example.answer) for example in known}
     for example in asked if len(labels) > 1 else ():
         if core(example.answer) not in labels:
             continue
+        named = [label for label in labels if occurrences(example.prompt, label)]
         rated = sorted((likely(example.prompt, label), label) for label in labels)
-        if rated[-1][0] > rated[-2][0] + 1:
-            right.append(rated[-1][1] == core(example.answer))
+        if len(named) == 1 or rated[-1][0] > rated[-2][0] + 1:
+            right.append((named if len(named) == 1 else [rated[-1][1]]) == [core(example.answer)])
     return sum(right) / max(len(right), 1), len(right)
 
 

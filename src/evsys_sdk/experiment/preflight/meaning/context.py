@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from ....algorithms.base import BaseAlgorithm
 from ....algorithms.on_policy import RolloutAlgorithm
+from ....builtins import BUILTINS
 from ....config import BenchmarkEntry, DataConfig, ExperimentConfig, Hypothesis, RunConfig, RunStage
 from ....data.chat import text_of
 from ....data.rows import parse_rows
@@ -67,7 +68,8 @@ def example_of(row: Row, number: int) -> Example:
         answer = None if row.get("expected") is None else str(row["expected"])
     else:
         messages = messages_of(row.get("messages"))
-        last = max((at for at, one in enumerate(messages) if one.get("role") == "assistant"), default=len(messages))
+        learned = (at for at, one in enumerate(messages) if one.get("role") == "assistant" and one.get("weight") != 0)
+        last = max(learned, default=len(messages))
         prompt, answer = messages[:last], _text(messages[last]) if last < len(messages) else None
     return Example(*_split(prompt), answer, rejected, number, row)
 
@@ -200,6 +202,12 @@ class TaskSet:
         return bool(self.tasks) and all(
             isinstance(task.verifier, InProcessVerifier) and task.verifier.fn_name in COMPARING for task in self.tasks
         )
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether all verifiers compare, or are functions of the project, which may be called a few times."""
+        names = {getattr(task.verifier, "fn_name", "") for task in self.tasks}
+        return self.compares or (bool(names) and names.isdisjoint(BUILTINS["verifier"]) and "" not in names)
 
     @property
     def verifier(self) -> str:

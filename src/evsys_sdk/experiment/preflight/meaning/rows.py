@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, cast
 
-from ....data import describe_source
 from ....data.shapes import is_object
 from ....data.task_identity import task_key
 from ....errors import Problem, show
@@ -25,6 +24,7 @@ _BROKEN = re.compile(r"\u00c3[\u0080-\u00bf]|\u00c2[\u00a1-\u00bf]|\u00e2\u20ac"
 """UTF-8 that was read as Latin-1."""
 _ENTITY = re.compile(r"&nbsp;|&(?:amp|lt|gt|quot|apos|#x?[0-9a-f]{2,5});(?![\s\S]*</?\w)")
 """HTML entities in text without HTML tags after them, and `&nbsp;` from copied pages."""
+_REFUSAL = re.compile(r"(?i)\bas an AI\b|\bAI language model\b")
 _NO_VALUE = {"nan", "none", "null", "n/a", "undefined", "<na>", "na", "todo", "tbd", "fixme", "?", "-"}
 _PLACEHOLDER = re.compile(
     r"(?:^|(?<=[\s:]))(?:\{\{?\s*[A-Za-z_][\w.]*\s*\}?\}|\$\{[A-Za-z_]\w*\}|<(?:your|insert)[^<>]{0,30}>)(?=[\s.,;:!?]|$)"
@@ -157,6 +157,7 @@ ROW_FAULTS: tuple[RowFault, ...] = (
         for pattern, kind, hint, share, least in (
             (_CONTROL, "control tokens", _CONTROL_HINT, 0.01, 1),
             (_BROKEN, "characters of a wrong encoding", _ENCODING, 0.01, 1),
+            (_REFUSAL, "refusals of a chat model", "Leave these rows out, or answer them anew.", 0.03, 2),
             (_ENTITY, "HTML entities", "Take the text out of the HTML, e.g. with html.unescape.", 0.2, 1),
             (_PLACEHOLDER, "a placeholder that was not filled in", _BRACES, 0.9, 2),
         )
@@ -338,7 +339,8 @@ def _text(example: Example) -> str:
     return f"{example.system}\n{example.prompt}"
 
 
-def _occurrences(text: str, answer: str) -> list[int]:
+def occurrences(text: str, answer: str) -> list[int]:
+    """Positions of an answer as whole words in a text, without regard to case."""
     pattern = rf"(?<!\w){re.escape(answer)}(?!\w)"
     return [match.start() for match in re.finditer(pattern, text, re.IGNORECASE)] if answer else []
 
@@ -348,8 +350,7 @@ def gives_answer_away(example: Example) -> bool:
     text, answer = _text(example), core(example.answer)
     # The pattern spans less than 60 characters; a search in the whole prompt is slow.
     return any(
-        len(answer) >= _LONG_ANSWER or _ANNOUNCED.search(text[max(at - 60, 0) : at])
-        for at in _occurrences(text, answer)
+        len(answer) >= _LONG_ANSWER or _ANNOUNCED.search(text[max(at - 60, 0) : at]) for at in occurrences(text, answer)
     )
 
 
@@ -374,7 +375,7 @@ def _stands_at_one_place(examples: Sequence[Example]) -> bool:
     for example, answer in zip(examples, answers, strict=True):
         text = _text(example)
         others = sum(label in text[template:].casefold() for label in labels) - 1
-        at = _occurrences(text, answer)
+        at = occurrences(text, answer)
         # Only labels at the end or in a field count: a label within a sentence belongs to an extraction task, and a
         # short prompt that differs in case to a rewriting task.
         if (
@@ -385,16 +386,3 @@ def _stands_at_one_place(examples: Sequence[Example]) -> bool:
         ):
             before[text[max(at[-1] - 6, 0) : at[-1]]] += 1
     return bool(before) and before.most_common(1)[0][1] >= 0.8 * len(examples)
-
-
-def rows_lost_in_filters(context: Context) -> Iterator[Problem]:
-    """A filter, sample or dedupe that leaves almost no rows."""
-    for one in context.sources:
-        pulled, data = one.pulled, one.stage.data
-        if pulled is None or data is None or not pulled.complete:
-            continue
-        at = next((at for at, spec in enumerate(data.transforms) if spec.kind in ("filter", "sample", "dedupe")), None)
-        if at is not None and len(pulled.rows) < 8 and pulled.read >= 20 * max(len(pulled.rows), 1):
-            message = f"{len(pulled.rows)} of {pulled.read} rows of {describe_source(data)} are left"
-            hint = "Check its conditions, its key, and the spelling of values."
-            yield Problem(message, f"{one.place}.transforms[{at}]", hint=hint)

@@ -25,6 +25,8 @@ _NONSENSE = "zxqv 8175309 thequickbrownfoxjumpsoverthelazydog wrong"
 _FORMS = ("<think>x</think><answer>{}</answer>", "\\boxed{{{}}}", "```\n{}\n```", "Answer: {}", '{{"answer": "{}"}}')
 """Forms that a verifier may require of a right answer."""
 _TAGS = re.compile(r"<(\w+)>")
+_MARK = re.compile(r"<answer>|boxed|```|Answer|\"answer\"")
+"""The part of a form that a prompt mentions if it asks for the form."""
 _QUICK = (*COMPARING, "regex_match", "format_only")
 _TRIED = 3
 """Number of tasks on which a project's verifier is tried."""
@@ -181,14 +183,7 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
     found: list[tuple[str, str | None, dict[str, float]]] = []
     for at, task in enumerate(tasks):
         try:
-            right, other = (expected_text(getattr(one.verifier, "expected", None)) for one in (task, tasks[at - 1]))
-            other = None if other == right else other
-            answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "right": right, "other": other}
-            forms = [*_FORMS, *(f"<{tag}>{{}}</{tag}>" for tag in _TAGS.findall(text_of(task.instruction)))]
-            answers |= {form: form.format(right) for form in forms if right is not None}
-            answers["taught"] = next((answer for answer in taught if right and right in answer), None)
-            rewards = {name: reward(task, text) for name, text in answers.items() if text is not None}
-            found.append((task.task_id, right, rewards))
+            found.append((task.task_id, *_try_answers(task, tasks[at - 1], taught)))
         except EvsysError as error:
             refused.append((task.task_id, str(error).partition(": ")[2]))
     if refused:
@@ -203,6 +198,21 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
     faults: tuple[tuple[Callable[[dict[str, float]], bool], str, str], ...] = (
         (lambda got: got.get("right", 0) < got.get("other", 0), "{} earns less than a wrong answer", "Check its sign"),
         (lambda got: min(got["wrong"], got["long"]) > 0, "any answer scores", "Give it what a wrong answer fails"),
+        (
+            lambda got: min(got.get("right", 0), got.get("taught", 0)) < got["empty"],
+            "an empty answer earns more than {} or a longer answer that contains it",
+            "Let no penalty outweigh a right answer",
+        ),
+        (
+            lambda got: is_own and got.get("longer", 0) > 0,
+            "a longer number that contains {} scores",
+            "Compare whole numbers, e.g. with numeric_match",
+        ),
+        (
+            lambda got: is_own and got["unasked"] > 0,
+            "{} scores in a form that the prompt does not ask for, and not alone",
+            "Describe the form in the prompt: an untrained model hardly finds it",
+        ),
         (
             lambda got: is_builtin and got.get("other", 0) > 0,
             "the answer of another task scores",
@@ -223,6 +233,23 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
             message = f"{what} on {len(bad)} of {len(found)} tasks, such as '{bad[0][0]}', by '{_fn_of(tasks[0])}'"
             yield Problem(message, place, hint=f"{hint}.")
             break
+
+
+def _try_answers(task: HarborTask, before: HarborTask, taught: Sequence[str]) -> tuple[str | None, dict[str, float]]:
+    """The expected answer of a task, and the rewards of wrong answers and of the expected one in several forms."""
+    right, other = (expected_text(getattr(one.verifier, "expected", None)) for one in (task, before))
+    asked = "\n".join(text_of(one.get("content")) for one in opening(task))
+    answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "empty": "", "right": right}
+    answers["other"] = None if other == right else other
+    answers["longer"] = f"7{right}3" if right and right.isdigit() else None
+    forms = [*_FORMS, *(f"<{tag}>{{}}</{tag}>" for tag in _TAGS.findall(text_of(task.instruction)))]
+    answers |= {form: form.format(right) for form in forms if right is not None}
+    shown = [text for text in task.metadata.values() if isinstance(text, str) and text not in asked]
+    answers["taught"] = next((answer for answer in (*taught, *shown) if right and right in answer), None)
+    rewards = {name: reward(task, text) for name, text in answers.items() if text is not None}
+    won = [mark[0] for form in forms if rewards.get(form, 0) > 0 and (mark := _MARK.search(form))]
+    is_asked = rewards.get("right", 0) > 0 or taught or any(mark in asked for mark in won)
+    return right, rewards | {"unasked": float(bool(won) and not is_asked)}
 
 
 def _labels(tasks: Sequence[HarborTask], verifiers: Sequence[str]) -> dict[str, HarborTask]:
