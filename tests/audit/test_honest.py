@@ -136,7 +136,7 @@ def raise_the_budget() -> Path:
     run(budget={"tokens": 60})
     path = run(resume=True, budget={"tokens": 10**9})
     page = (path / "conclusion.md").read_text(encoding="utf-8")
-    assert "It was resumed once." in page
+    assert "It was resumed." in page
     assert "`budget.tokens` was 60 and then 1000000000." in page
     return path
 
@@ -270,7 +270,7 @@ def forget_what_is_new(path: Path) -> None:
         edit_json(identity, lambda found: [one.pop("settings") for one in found["benchmarks"].values()] and found)
 
     def forget(event: dict[str, Any]) -> None:
-        for name in ("recorded_config", "page", "earlier_attempts"):
+        for name in ("recorded_config", "page"):
             event.pop(name, None)
         if "sealed" in event:
             now = seal_run(path / event["arm"])

@@ -96,7 +96,7 @@ def test_a_copied_task_is_shown_with_its_row(project: Path, invoke: Callable[...
     assert done.exit_code == 2
     [source] = json.loads(done.stdout)["sources"]
     [finding] = source["findings"]
-    assert (finding["row"], finding["task_id"], finding["answer"]) == (20, "t1", True)
+    assert (finding["row"], finding["task_id"], finding["match"]) == (20, "t1", "copy")
 
 
 def test_rows_are_looked_at_after_the_transforms(project: Path, invoke: Callable[..., Done]) -> None:

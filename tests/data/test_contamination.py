@@ -29,7 +29,7 @@ def questions() -> list[str]:
 
 
 def index_of(questions: list[str]) -> TaskIndex:
-    return TaskIndex(ProbeTask(str(at), "bench", text, "forty two") for at, text in enumerate(questions))
+    return TaskIndex(ProbeTask(str(at), "bench", text) for at, text in enumerate(questions))
 
 
 def recall(questions: list[str], copy: Callable[[str], list[str]]) -> float:
@@ -76,6 +76,10 @@ COPIES: dict[str, Callable[[str], list[str]]] = {
     "small capitals": lambda text: [
         text.translate(str.maketrans("aeiotrn", "\u1d00\u1d07\u026a\u1d0f\u1d1b\u0280\u0274"))
     ],
+    "combining accents": lambda text: ["\u0336".join(text.replace("e", "e\u0301"))],
+    "one word per line": lambda text: ["Question:\n" + "\n".join(text.split()) + "\nThe answer is forty two."],
+    "lines of JSON": lambda text: [json.dumps({"id": 1, "instruction": text, "n": [2]}, indent=1) + " is a row"],
+    "a key of JSON": lambda text: ["rows = " + json.dumps({text: "forty two"})],
     "Markdown links": lambda text: [re.sub(r"(?<!\S)(\w+)(?!\S)", r"[\1](https://x.org/y)", text)],
     "line breaks": lambda text: [text.replace(" ", "<wbr> ").replace(" ", "<!-- -->\n")],
     "a list": lambda text: [f"1. {text}\n2. Another one"],
@@ -138,11 +142,6 @@ def test_a_near_match_is_listed_with_the_text_in_common_and_prompt_templates_are
     assert finding.text
     assert "helpful assistant" not in finding.text
     assert index.scan([[template + "Where does the river begin, and who owns the bridge?"]]).findings == []
-
-
-def test_a_finding_says_whether_the_answer_occurs_in_the_row(questions: list[str]) -> None:
-    report = index_of(questions[:1]).scan([[questions[0], "Forty two."], [questions[0], "another"]])
-    assert [one.answer for one in report.copies] == [True, False]
 
 
 def test_a_task_in_many_rows_is_listed_a_few_times(questions: list[str]) -> None:

@@ -84,8 +84,9 @@ def test_what_was_changed_when_it_was_taken_up_is_told_with_both_values(tmp_path
     assert opened.changed == {"budget.tokens": [100, 900], "description": ["first", "second"]}
     with Journal.of(opened.path) as journal:
         journal.append(Kind.RESUMED, changed=opened.changed)
+        journal.append(Kind.ARM_STARTED, arm="r")
     said = read_evidence(opened.path).deviations
-    assert said == ["It was resumed once.", "`budget.tokens` was 100 and then 900."]
+    assert said == ["It was resumed.", "`budget.tokens` was 100 and then 900."]
 
 
 def test_taking_up_what_is_concluded_is_no_deviation_unless_something_is_done(tmp_path: Path) -> None:
@@ -97,6 +98,6 @@ def test_taking_up_what_is_concluded_is_no_deviation_unless_something_is_done(tm
         journal.append(Kind.RESUMED, changed={"budget.usd": [None, 5.0]})
         journal.append(Kind.ARM_STARTED, arm="r")
     assert list(read_evidence(path).deviations) == [
-        "It was resumed once.",
+        "It was resumed.",
         "`budget.usd` was not set and then 5.0.",
     ]

@@ -12,16 +12,14 @@ most of the question's word trigrams that are not part of the benchmark's prompt
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
-from .task_identity import row_texts, task_key
+from .task_identity import task_key
 
 type Words = tuple[str, ...]
 type Match = Literal["copy", "near"]
@@ -38,8 +36,9 @@ _MOST_PER_TASK = 5
 """Maximum number of findings per task and kind of match."""
 # In scripts without spaces, each character counts as a word.
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W_\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+")
-_BOUNDARY = re.compile(r"<[^<>\n]{1,40}(?:>|$)|\[/?INST\]|\t")
-"""Marks between the messages of a chat template; the last mark of a training text may be truncated."""
+_BOUNDARY = re.compile(r"""<[^<>\n]{1,40}(?:>|$)|\[/?INST\]|\t|\\*["']\s*[,:\]}]\s*(?:\\*["'])?|[\[{]\s*\\*["']""")
+"""Marks between the messages of a chat template, and between strings of JSON; the last mark may be truncated."""
+_ONE_WORD_LINE = re.compile(r"^[ \t]*(\S+)[ \t]*\n(?=[ \t]*\S+[ \t]*$)", re.M)
 _NO_TAGS = str.maketrans("<>", "  ")
 _SPEAKER = re.compile(
     r"\s*(?:(?:user|human|system|question|prompt|instruction|input|task|q)\b[:\s]|\d+[.)]\s)\s*", re.I
@@ -59,7 +58,6 @@ class ProbeTask:
     task_id: str
     benchmark: str
     question: str
-    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +69,6 @@ class Finding:
     task_id: str
     benchmark: str
     match: Match
-    answer: bool
-    """Whether the expected answer occurs in the same row."""
     text: str
     """The normalised question, or for near matches the first shared trigrams."""
 
@@ -97,20 +93,20 @@ class ContaminationReport:
 
     def flag(self) -> str | None:
         """A message about copies of tasks; None if there are none."""
-        answered = [one for one in self.copies if one.answer]
-        what = f"also occur in the training data ({self.source}), {count_tasks(answered)} with their answers"
-        advice = ". Remove these rows, or evaluate on other tasks; `evsys contamination` lists them"
-        return f"{self._describe(self.copies, what, [*answered, *self.copies][0])}{advice}" if self.copies else None
+        advice = "Remove these rows, or evaluate on other tasks; `evsys contamination` lists them"
+        found = self._describe(self.copies, "also occur in the training data")
+        return found and f"{found}. {advice}"
 
     def remark(self) -> str | None:
         """A message about near matches; None if there are none."""
-        near = self.near_matches
-        return self._describe(near, f"resemble training rows ({self.source})", near[0]) if near else None
+        return self._describe(self.near_matches, "resemble training rows")
 
-    def _describe(self, found: Sequence[Finding], what: str, example: Finding) -> str:
+    def _describe(self, found: Sequence[Finding], what: str) -> str | None:
+        if not found:
+            return None
         return (
-            f"{count_tasks(found)} of {self.n_tasks} evaluation tasks {what}, for instance task '{example.task_id}' of "
-            f"'{example.benchmark}' in row {example.row + 1}: \"{example.text[:80]}\""
+            f"{count_tasks(found)} of {self.n_tasks} evaluation tasks {what} ({self.source}), for instance task "
+            f"'{found[0].task_id}' of '{found[0].benchmark}' in row {found[0].row + 1}: \"{found[0].text[:80]}\""
         )
 
 
@@ -136,11 +132,9 @@ def _unescape(found: re.Match[str]) -> str:
 
 def _list_parts(text: str) -> set[Words]:
     """The words of all messages, lines and JSON strings of a text, each also without the name of its speaker."""
-    messages = _BOUNDARY.split(text)
-    parts = [text, *messages, *(line for message in messages for line in message.splitlines())]
-    if text.lstrip()[:1] in ("{", "["):
-        with suppress(ValueError):
-            parts += row_texts(json.loads(text))
+    messages = [text, *_BOUNDARY.split(text)]
+    joined = [_ONE_WORD_LINE.sub(r"\1 ", message) for message in messages]
+    parts = [*messages, *(line for message in (*messages, *joined) for line in message.splitlines())]
     return {words_of(part) for whole in parts for part in (whole, _SPEAKER.sub("", whole, count=1))}
 
 
@@ -150,7 +144,6 @@ class TaskIndex:
     def __init__(self, tasks: Iterable[ProbeTask]) -> None:
         self.tasks = list(tasks)
         self._words = [words_of(task.question) for task in self.tasks]
-        self._answers = [words_of(task.answer) for task in self.tasks]
         self._short: dict[Words, list[int]] = defaultdict(list)
         self._begins: dict[Words, list[int]] = defaultdict(list)
         for at, words in enumerate(self._words):
@@ -171,15 +164,14 @@ class TaskIndex:
         for row, texts in enumerate(rows):
             n_rows += 1
             words = words_of(" ".join(texts))
-            copies = {at: " ".join(self._words[at]) for at in self._find(texts, words)}
-            near = {at: text for at, text in self._find_near(words).items() if at not in copies}
-            for at, text in [*sorted(copies.items()), *sorted(near.items())]:
+            copies = self._find(texts, words)
+            near = self._find_near(words)
+            for at in [*sorted(copies), *sorted(near.keys() - copies)]:
                 match: Match = "copy" if at in copies else "near"
+                text = " ".join(self._words[at]) if at in copies else near[at]
                 seen[at, match] += 1
                 if seen[at, match] <= _MOST_PER_TASK:
-                    task, answer = self.tasks[at], self._answers[at]
-                    is_answered = bool(answer) and _contains(words, answer)
-                    findings.append(Finding(row, task.task_id, task.benchmark, match, is_answered, text))
+                    findings.append(Finding(row, self.tasks[at].task_id, self.tasks[at].benchmark, match, text))
         return ContaminationReport(findings, n_rows, len(self.tasks), source)
 
     def find(self, texts: Sequence[str]) -> list[ProbeTask]:
@@ -214,7 +206,3 @@ class TaskIndex:
 def _trigrams(words: Words) -> list[Words]:
     """The distinct trigrams, in order."""
     return list(dict.fromkeys(words[at : at + 3] for at in range(len(words) - 2)))
-
-
-def _contains(words: Words, part: Words) -> bool:
-    return any(words[at : at + len(part)] == part for at in range(len(words) - len(part) + 1))

@@ -4,8 +4,8 @@
     task_key(task)              "which queue answers this ticket"  contamination and claim families
     task_key("<b>Which</b> QUEUE  answers this ticket?")           the same key
 
-`task_key` ignores what does not change a question: Unicode forms, look-alike letters, invisible characters, markup,
-case, whitespace and the punctuation around words. It is text, so it can be searched for in other text that was
+`task_key` ignores what does not change a question: Unicode forms, accents, look-alike letters, invisible characters,
+markup, case, whitespace and the punctuation around words. It is text, so it can be searched for in other text that was
 normalised in the same way.
 """
 
@@ -36,6 +36,9 @@ _LOOK_ALIKES = str.maketrans(
 """Cyrillic, Greek, Armenian and rare Latin letters that look like a letter of a to z in upper or lower case."""
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
 """Invisible characters outside the category Cf and the variation selectors."""
+
+_ACCENT = re.compile(r"[\u0300-\u0337\u0339-\u036f]")
+"""Combining marks, except the stroke of signs such as \"not equal\"."""
 
 _MARKED = re.compile(r"[<*_`]|\]\(")
 _INLINE_TAG = re.compile(
@@ -82,7 +85,7 @@ def duplicate_key(task: HarborTask) -> str:
 
 
 def visible_text(text: str) -> str:
-    """A text without markup and invisible characters, in one Unicode form; case and whitespace are kept."""
+    """A text without markup, accents and invisible characters, in one Unicode form; case and whitespace are kept."""
     if "&" in text:
         from html import unescape  # here, because its table takes 5 ms to import
 
@@ -91,7 +94,8 @@ def visible_text(text: str) -> str:
     text = _CONTROL.sub("", text)
     if not text.isascii():
         table = _character_table()  # also before NFKC: invisible characters separate accents from letters
-        text = unicodedata.normalize("NFKC", text.translate(table)).translate(table)
+        text = _ACCENT.sub("", unicodedata.normalize("NFKD", text.translate(table)))
+        text = unicodedata.normalize("NFKC", text).translate(table)
     if _MARKED.search(text) is None:
         return text
     return _EMPHASIS.sub(r"\2", _TAG.sub(" ", _INLINE_TAG.sub("", _LINK.sub(r"\1", text))))

@@ -58,8 +58,7 @@ def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> d
             return {**found, "attempt": same.get("attempt")}
     if claim is None:
         return found
-    earlier = note_claim(experiment, claim, folder)
-    return {**found, "attempt": len(earlier) + 1, "earlier_attempts": earlier}
+    return {**found, "attempt": note_claim(experiment, claim, folder)}
 
 
 def is_dry_run(config: ExperimentConfig, folder: Path) -> bool:

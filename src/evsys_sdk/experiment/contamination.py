@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,26 +19,24 @@ from ..config import DataConfig, ExperimentConfig, RunConfig
 from ..data import Workspace, describe_source, prepare_rows
 from ..data.contamination import ContaminationReport, ProbeTask, TaskIndex
 from ..data.task_identity import row_texts
-from ..data.types import InProcessVerifier
 from ..errors import EvsysError
-from ..eval.benchmark import Benchmark
 from ..log import get_logger
 from ..paths import in_project
 from ..protocols import DataStore, Row
 from ..record.evidence import find_run_of
 from ..record.run_files.checkpoints import locate_weights
 from ..record.runs import RunRecord
+from ..record.values import items, part
 from ..registry import get_data_store
 from ..user_code import limit_user_code
 from .benchmark_plan import load_entry
 
 _LONGEST_S = 600.0
 """Time limit for reading rows with user code, if the config sets no `arm_timeout_s`."""
-QUICK_ROWS = 100_000
-"""Maximum number of rows per source to scan before a run; `evsys contamination` scans all of them."""
-
 _ANSWERS = ("tool_slug", "answer", "expected", "target_assistant")
 """Keys of rows with the expected answer."""
+QUICK_ROWS = 100_000
+"""Maximum number of rows per source to scan before a run; `evsys contamination` scans all of them."""
 
 
 def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> list[ContaminationReport]:
@@ -58,7 +55,7 @@ def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[Contamina
         for stage in run.stages():
             if stage.data is not None:
                 sources.setdefault(repr(stage.data), (stage.data, where))
-    tasks = collect_tasks(config, store)
+    tasks = _collect_tasks(config, store)
     if not tasks or not sources:
         return []
     index, found = TaskIndex(tasks), list[ContaminationReport]()
@@ -97,36 +94,23 @@ def find_contamination(config: ExperimentConfig) -> tuple[list[str], list[str]]:
     return [flag for scan in scans if (flag := scan.flag())], [one for scan in scans if (one := scan.remark())]
 
 
-def collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]:
+def _collect_tasks(config: ExperimentConfig, store: DataStore) -> list[ProbeTask]:
     """Collect the evaluation tasks of an experiment: those of benchmarks and of `eval_data`."""
     benchmarks = {one.sha256: one for entry in config.metadata.benchmark for one in [load_entry(entry)]}
-    found = [probe for benchmark in benchmarks.values() for probe in probe_tasks(benchmark)]
+    found = [
+        ProbeTask(task.task_id, benchmark.name, "\n".join(row_texts(task.instruction)))
+        for benchmark in benchmarks.values()
+        for task in benchmark.tasks
+    ]
     held_out = [one.eval_data for run in config.all_runs() for one in (run.eval, *run.stages())]
     for data in {repr(data): data for data in held_out if data is not None}.values():
-        rows = prepare_rows(data, store=store, workspace=Workspace())
-        found += [_probe_row(row, at, describe_source(data)) for at, row in enumerate(rows)]
+        rows = enumerate(prepare_rows(data, store=store, workspace=Workspace()), start=1)
+        found += [ProbeTask(f"row {at}", describe_source(data), _find_question(row)) for at, row in rows]
     return found
 
 
-def probe_tasks(benchmark: Benchmark) -> Iterator[ProbeTask]:
-    """Yield the tasks of a benchmark in the form for `TaskIndex`."""
-    for task in benchmark.tasks:
-        expected: Any = task.verifier.expected if isinstance(task.verifier, InProcessVerifier) else None
-        question, answer = "\n".join(row_texts(task.instruction)), "\n".join(row_texts(expected))
-        yield ProbeTask(task.task_id, benchmark.name, question, answer)
-
-
-def _probe_row(row: Row, at: int, source: str) -> ProbeTask:
-    """Convert a row of `eval_data` to a task: the last user turn, and the expected answer."""
-    texts = row_texts({key: value for key, value in row.items() if key not in _ANSWERS})
-    messages: list[Any] = row.get("messages") or []
-    turns: list[Row] = [turn for turn in messages if isinstance(turn, dict)]
-    asked = [row_texts(turn) for turn in turns if turn.get("role") == "user"]
-    answers = [row_texts(turn) for turn in turns if turn.get("role") == "assistant"]
-    answer = next((row[key] for key in _ANSWERS if key in row), None)
-    return ProbeTask(
-        f"row {at + 1}",
-        source,
-        "\n".join(asked[-1] if asked else texts),
-        "\n".join(row_texts(answer) or (answers[-1] if answers else [])),
-    )
+def _find_question(row: Row) -> str:
+    """The last user turn of a row of `eval_data`; all texts but the expected answer if it has no turns."""
+    turns = list(map(part, items(row.get("messages"))))
+    users = [row_texts(turn) for turn in turns if turn.get("role") == "user"]
+    return "\n".join(users[-1] if users else row_texts({key: row[key] for key in row if key not in _ANSWERS}))

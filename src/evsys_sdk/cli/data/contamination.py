@@ -48,28 +48,13 @@ def contamination(config: str, as_json: bool) -> None:
 
 
 def _render(reports: list[ContaminationReport]) -> None:
-    from ...data.contamination import count_tasks
-
     if not reports:
         click.echo("There is nothing to compare: no benchmark, or no training rows.")
     for report in reports:
-        head = f"{report.source}: {report.n_rows:,} rows, {report.n_tasks:,} tasks"
-        if not report.findings:
-            click.echo(f"{head}: no task occurs in the rows.")
-            continue
-        copies = count_tasks(report.copies)
-        near = count_tasks(report.findings) - copies
-        click.secho(f"{head}: {copies} tasks occur in the rows, {near} more resemble some.", bold=True)
-        rows = [
-            (
-                finding.row + 1,
-                f"{finding.benchmark}/{finding.task_id}",
-                finding.match,
-                "yes" if finding.answer else "no",
-                finding.text[:60],
-            )
-            for finding in report.findings[:_SHOWN]
-        ]
-        click.echo(table(("row", "task", "match", "answer", "in common"), rows))
-        if len(report.findings) > _SHOWN:
-            click.echo(f"… {len(report.findings) - _SHOWN} more; --json has them all.")
+        told = "; ".join(filter(None, (report.flag(), report.remark()))) or "no task occurs in the rows"
+        click.echo(f"{report.source}: {report.n_rows:,} rows, {report.n_tasks:,} tasks: {told}.")
+        rows = [(one.row + 1, f"{one.benchmark}/{one.task_id}", one.match, one.text[:60]) for one in report.findings]
+        if rows:
+            click.echo(table(("row", "task", "match", "in common"), rows[:_SHOWN]))
+        if len(rows) > _SHOWN:
+            click.echo(f"… {len(rows) - _SHOWN} more; --json has them all.")

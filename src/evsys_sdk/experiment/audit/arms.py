@@ -98,10 +98,9 @@ def find_unequal_parts(case: Case) -> Iterator[str]:
             ((f"weights of the model {text(part(run.config, 'model').get('name'))}",), text(weights.get("model"))),
             (("backend",), identity.get("backend")),
         ]
-        parts += [
-            ((what,), {name: part(one).get(field) for name, one in benchmarks.items()})
-            for what, field in COMPARED.items()
-        ]
+        for what, field in COMPARED.items():
+            values = {name: part(one).get(field) for name, one in benchmarks.items()}
+            parts.append(((what,), None if None in values.values() else values))
         for place, rows in part(identity, "rows").items():
             key = f"rows of {place}, with one config and seed", run.seed, text(part(rows).get("config"))
             parts.append((key, text(part(rows).get("sha256"))))

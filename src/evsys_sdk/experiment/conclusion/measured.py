@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
@@ -63,8 +64,8 @@ def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured
     found = {arm.arm: _score(arm, key, question.metric) for arm in evidence.arms}
     unusable = {arm: one for arm, one in found.items() if isinstance(one, str)}
     scores = {arm: one for arm, one in found.items() if isinstance(one, Score)}
-    by_task = [score.per_task for score in scores.values()]
-    asked = {task for tasks in by_task for task in tasks or ()} if None not in by_task else set[str]()
+    known = [score.per_task for score in scores.values()]
+    asked = {task for tasks in known for task in tasks or ()} if None not in known else set[str]()
     for arm, score in list(scores.items()):
         if len(score.per_task or ()) < _LEAST_COVERAGE * len(asked):
             unusable[arm] = f"only {len(score.per_task or ())} of {len(asked)} tasks have a score"
@@ -72,12 +73,9 @@ def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured
     base = base_model_scores(evidence, question, key)
     everyone = [score.per_task or {} for score in (*scores.values(), *(score for score, _ in base))]
     tasks = [task for task in sorted(asked) if all(task in one for one in everyone)]
-    arms = {
-        # By seed, so that `seeds` and `by_seed` of the conclusion have a fixed order.
-        run.name: sorted((arm for arm in run.arms if arm.arm in scores), key=lambda arm: (arm.seed, arm.arm))
-        for run in sorted(evidence.runs, key=lambda run: run.name)
-    }
-    arms = {name: used for name, used in arms.items() if used}
+    # By seed, so that `seeds` and `by_seed` of the conclusion have a fixed order.
+    ordered = sorted((arm for arm in evidence.arms if arm.arm in scores), key=lambda arm: (arm.run, arm.seed, arm.arm))
+    arms = {name: list(some) for name, some in groupby(ordered, key=lambda arm: arm.run)}
     scorings = {name: [arm.scorings[key] for arm in used if key is not None] for name, used in arms.items()}
     clusters = _number_clusters([one for some in scorings.values() for one in some], tasks)
 
@@ -87,7 +85,10 @@ def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured
         values = np.array(rows) if trained else np.array(rows).mean(axis=0, keepdims=True)
         return RunScores(values, by_task=bool(tasks), trained=trained, clusters=clusters, seeds=seeds)
 
-    known = {name: [(scores[arm.arm], arm.scorings[key]) for arm in used if key] for name, used in arms.items()}
+    pairs: dict[str, Scored] = {
+        name: [*zip((scores[arm.arm] for arm in arms[name]), some, strict=False)] for name, some in scorings.items()
+    }
+    pairs |= {UNTRAINED: base} if base else {}
     return Measured(
         runs={
             name: collect([scores[arm.arm] for arm in used], tuple(arm.seed for arm in used))
@@ -97,10 +98,10 @@ def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured
         unusable=unusable,
         n_clusters=None if clusters is None else int(clusters.max()) + 1,
         dropped_tasks=len(asked) - len(tasks) if tasks else 0,
-        n_samples={name: sum(_count_samples(one) for one in some) for name, some in scorings.items()},
+        n_samples={name: sum(map(_count_samples, some)) for name, some in scorings.items()},
         failed_samples={name: sum(one.failed_samples for one in some) for name, some in scorings.items()},
-        hashes=frozenset(one.sha256 for some in (*known.values(), base) for _, one in some if one.sha256),
-        extremes=_find_extremes(question, {**known, **({UNTRAINED: base} if base else {})}, asked) if tasks else {},
+        hashes=frozenset(one.sha256 for some in pairs.values() for _, one in some if one.sha256),
+        extremes=_find_extremes(question, pairs, asked) if tasks else {},
     )
 
 
@@ -147,10 +148,10 @@ def _find_extremes(question: Asked, runs: Mapping[str, Scored], asked: set[str])
         moved = [(1.0 if whole else share) * (value - left[task]) for task, share in missing.items()]
         return (sum(left.values()) + sum(moved)) / len(tasks)
 
-    def average(some: Scored, value: float) -> float:
-        return float(np.mean([fill(*one, value) for one in some]))
-
-    return {name: (average(some, ends[0]), average(some, ends[1])) for name, some in runs.items()}
+    low, high = (
+        {name: float(np.mean([fill(*one, end) for one in some])) for name, some in runs.items()} for end in ends
+    )
+    return {name: (low[name], high[name]) for name in runs}
 
 
 def _list_missing(score: Score, scoring: ScoredSet, tasks: set[str]) -> dict[str, float]:

@@ -171,30 +171,25 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
 
 
 def _deviations(events: Sequence[Event]) -> list[str]:
-    """List deviations from the plan: resumes, extensions and settings changed by them.
-
-    A resume after the conclusion that trains and scores nothing does not count, so that the conclusion stays the same.
-    """
-    turns = [at for at, event in enumerate(events) if event.kind == Kind.RESUMED]
-    counts, changes = Counter[str](), dict[str, tuple[Any, Any]]()
-    for at, end in zip(turns, [*turns[1:], len(events)], strict=False):  # without turns, the second list has one item
-        concluded = any(event.kind == Kind.CONCLUDED for event in events[:at])
-        if concluded and not any(event.kind in (Kind.ARM_STARTED, Kind.SCORED) for event in events[at:end]):
-            continue
-        counts["extended" if events[at].get("extended") is True else "resumed"] += 1
-        for path, values in events[at].part("changed").items():
-            old, new = (*items(values), None, None)[:2]
-            changes[path] = (changes.get(path, (old, None))[0], new)
-    same = next((event.text("same_evidence") for event in events if event.text("same_evidence")), "")
-    said = [f"Same arms, seeds, data and tasks as {same}: the same evidence, not a new trial."] if same else []
-    for what, more in (("extended", "; each analysis counts as a trial of the claim"), ("resumed", "")):
-        if times := counts[what]:
-            said.append(f"It was {what} {'once' if times == 1 else f'{times} times'}{more}.")
-    return said + [
-        f"`{path}` was {_shorten(old)} and then {_shorten(new)}."
-        for path, (old, new) in changes.items()
-        if old != new and path != "description"
-    ]
+    """List deviations from the plan: resumes and extensions that trained or scored something, and what they changed."""
+    said = {
+        f"Same arms, seeds, data and tasks as {one}: the same evidence, not a new trial.": None
+        for one in filter(None, (event.text("same_evidence") for event in events))
+    }
+    turn: Event | None = None
+    for event in events:
+        if event.kind == Kind.RESUMED:
+            turn = event
+        elif turn is not None and event.kind in (Kind.ARM_STARTED, Kind.SCORED):
+            extended = turn.get("extended") is True
+            said[
+                "It was extended; each analysis counts as a trial of the claim." if extended else "It was resumed."
+            ] = None
+            for path, (old, new) in turn.part("changed").items():
+                if path != "description":
+                    said[f"`{path}` was {_shorten(old)} and then {_shorten(new)}."] = None
+            turn = None
+    return list(said)
 
 
 def _shorten(value: Any) -> str:

@@ -63,11 +63,10 @@ def _evaluate_fraction(a: float, b: float, x: float) -> float:
     value = d
     for m in range(1, 10_000):
         even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        d, c = 1 / _nonzero(1 + even * d), _nonzero(1 + even / c)
-        value *= d * c
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        d, c = 1 / _nonzero(1 + odd * d), _nonzero(1 + odd / c)
-        value *= d * c
+        for term in (even, odd):
+            d, c = 1 / _nonzero(1 + term * d), _nonzero(1 + term / c)
+            value *= d * c
         if abs(d * c - 1) < _PRECISION:
             break
     return value

@@ -1,12 +1,11 @@
 """The tested claims of a project: from its records, and from a list that keeps claims of removed records.
 
-earlier = note_claim("study-1f2e3d4c", claim, folder)
+attempt = note_claim("study-1f2e3d4c", claim, folder)
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,13 +19,12 @@ from ..jsonl_file import JsonlFile, read_records
 from ..layout import CLAIMS, DEFAULT_ROOT, lock_beside
 from ..lock import exclusive
 from ..reader import ExperimentRecord
-from ..values import Object, items, subfolders, text
+from ..values import Object, items, number, subfolders, text
 from .known_folders import is_lasting, read_output_roots
 
 _SAME_TASKS = 0.25
 """Share of the task hashes that two sets must have in common to count as the same tasks."""
-_EARLIER = "earlier_attempts"
-JOURNALED = ("family", "about", "changes", "tasks", "evidence", "attempt", _EARLIER)
+JOURNALED = ("family", "about", "changes", "tasks", "evidence", "attempt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +54,25 @@ class Claimed:
         )
 
 
-def note_claim(experiment: str, claim: Claimed, folder: Path) -> list[str]:
+def note_claim(experiment: str, claim: Claimed, folder: Path) -> int:
     """Record that an experiment is about to test a claim, for the first time or with more seeds or arms.
 
-    Returns the experiments that tested it before, once per analysis.
+    Returns the number of the trial, from 1.
     """
     folder, file = folder.resolve(), workspace_dir() / CLAIMS
     if not is_lasting(folder.parent):
-        return _find_analyses(claim, folder.parent)
+        return _next_trial(claim, folder.parent)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # Under the lock, so that two experiments that start at once get different numbers.
         with exclusive(lock_beside(file), str(file)), JsonlFile(file) as claims:
-            earlier = _find_analyses(claim, folder.parent)
-            entry = {"experiment": experiment, "attempt": len(earlier) + 1, _EARLIER: earlier, **asdict(claim)}
-            claims.append({**entry, "path": str(folder), "time": time.time()})
-            return earlier
+            attempt = _next_trial(claim, folder.parent)
+            own = {"experiment": experiment, "attempt": attempt, "path": str(folder), "time": time.time()}
+            claims.append({**asdict(claim), **own})
+            return attempt
     except (OSError, EvsysError) as error:
         get_logger(__name__).warning("%s: the claim could not be recorded: %s", file, error)
-        return _find_analyses(claim, folder.parent)
+        return _next_trial(claim, folder.parent)
 
 
 def find_same_evidence(evidence: str, folder: Path) -> Object:
@@ -89,40 +87,30 @@ def read_claims() -> Iterator[Object]:
     return read_records(file) if file.is_file() else iter(())
 
 
-def _find_analyses(claim: Claimed, root: Path) -> list[str]:
-    """The ids of the experiments of a family, once per analysis."""
-    counted: Counter[str] = Counter()
-    mentioned: set[str] = set()
-    for tested in filter(claim.is_family_of, _list_claims(root)):
-        counted[text(tested.get("experiment"))] += 1
-        mentioned |= {text(name) for name in items(tested.get(_EARLIER))}
-    # Analyses that only these claims mention count too; their own entries may be gone.
-    return sorted([*counted.elements(), *(mentioned - counted.keys())])
+def _next_trial(claim: Claimed, root: Path) -> int:
+    """The number after the known analyses of a family, and after those that these counted: some may be removed."""
+    known = [int(number(one.get("attempt")) or 1) for one in _list_claims(root) if claim.is_family_of(one)]
+    return 1 + max(len(known), *known, 0)
 
 
 def _list_claims(root: Path) -> Iterator[Object]:
     """The scored claims: those of the project's list, then those of records that are not in it."""
-    listed: Counter[str] = Counter()
-    for claim in read_claims():
-        listed[text(claim.get("experiment"))] += 1
-        if _has_scores(claim):
-            yield claim
+    claims = [*read_claims()]
+    listed = {claim.get("experiment") for claim in claims}
     for place in dict.fromkeys([root, project_root() / DEFAULT_ROOT, *read_output_roots()]):
         for name in subfolders(place):
             first = first_event(place / name)
-            if first is None or not first.text("evidence") or first.text("same_evidence"):
+            experiment = "" if first is None else first.text("experiment_id")
+            if first is None or experiment in listed or not first.text("evidence") or first.text("same_evidence"):
                 continue
-            fields = {key: first.get(key) for key in JOURNALED}
-            claim = {"experiment": first.text("experiment_id"), "path": str(place / name), **fields}
-            if _has_scores(claim):
-                analyses = 1 + sum(event.get("extended") is True for event in ExperimentRecord(place / name).events)
-                yield from [claim] * (analyses - listed.get(first.text("experiment_id"), 0))
-                listed[first.text("experiment_id")] = analyses
-
-
-def _has_scores(claim: Object) -> bool:
-    """Whether a score of it may exist: False only if its record ended or was killed without one."""
-    record = ExperimentRecord(Path(text(claim.get("path"))))
-    if record.experiment_id != claim.get("experiment"):  # it was removed, so its scores are unknown
-        return True
-    return any(event.kind == Kind.SCORED for event in record.events) or record.is_running
+            listed.add(experiment)
+            claims.append({**first.payload, "experiment": experiment, "path": str(place / name)})
+    for claim in claims:
+        record = ExperimentRecord(Path(text(claim.get("path"))))
+        if record.experiment_id != claim.get("experiment"):  # it was removed, so its scores are unknown
+            yield claim
+        elif record.is_running or any(event.kind == Kind.SCORED for event in record.events):
+            # An extension of an experiment that is not in the list is an analysis too.
+            yield from [claim] * (
+                1 if "time" in claim else 1 + sum(one.get("extended") is True for one in record.events)
+            )
