@@ -166,7 +166,7 @@ def turns(model: str, dtype: str, steps: int, folder: Path) -> tuple[Watch, Watc
 
     from evsys_sdk.backends.client import SamplingParams
     from evsys_sdk.backends.local.base import packing
-    from evsys_sdk.backends.local.sampling.prefix_cache import Found, PrefixCache
+    from evsys_sdk.backends.local.sampling.prefix_cache import CachedPrefix, PrefixCache
 
     handles, client = prepare(model, dtype, folder)
     conversations, new, instructions = 8, 24, token_ids(client, 300, 0)
@@ -187,7 +187,7 @@ def turns(model: str, dtype: str, steps: int, folder: Path) -> tuple[Watch, Watc
     def anew() -> None:
         """The same, reading every prompt from the beginning to the end."""
         with (
-            unittest.mock.patch.object(PrefixCache, "find", return_value=Found()),
+            unittest.mock.patch.object(PrefixCache, "find", return_value=CachedPrefix()),
             unittest.mock.patch.object(packing, "pack", functools.partial(packing.pack, share=False)),
         ):
             ours_once()

@@ -195,9 +195,9 @@ def check_others() -> None:
     logits = torch.randn(3, 5000) * 4
     logits[1, :4500] = float("-inf")
     expected = logits.clone()
-    check("sums", softmax_(logits, found=False), expected.logsumexp(dim=1))
+    check("sums", softmax_(logits, replace=False), expected.logsumexp(dim=1))
     assert torch.equal(logits, expected)
-    softmax_(logits, found=True)
+    softmax_(logits, replace=True)
     check("softmax", logits, expected.softmax(dim=1), 1e-5)
     for rank in (8, 48):
         weight, a, b, merged = torch.randn(70, 150), torch.randn(rank, 150), torch.randn(70, rank), torch.empty(70, 150)

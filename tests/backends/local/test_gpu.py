@@ -308,7 +308,7 @@ def test_kernels_beside_the_model_equal_plain_torch() -> None:
 
     logits = random(7, 9001).bfloat16()
     expected = logits.float()
-    totals = softmax_(logits, found=True)
+    totals = softmax_(logits, replace=True)
     assert torch.allclose(totals, expected.logsumexp(dim=1), atol=1e-4)
     assert torch.equal(logits, (expected - totals[:, None]).exp().bfloat16())
     weight, a, b, merged = random(200, 136).bfloat16(), random(24, 136), random(200, 24), random(200, 136).bfloat16()

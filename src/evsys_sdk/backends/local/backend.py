@@ -150,12 +150,12 @@ class LocalBackend:
         from .base.loading import read_config
         from .memory_plan import refuse_if_hopeless
 
-        found = read_config(locate_model(model.name), self._computed_in)
-        if found is not None and room is not None and found.sizes is not None:
-            needs = self._find_needs(model, found.device, found.dtype)
+        config = read_config(locate_model(model.name), self._computed_in)
+        if config is not None and room is not None and config.sizes is not None:
+            needs = self._find_needs(model, config.device, config.dtype)
             name = Path(model.name).name
-            refuse_if_hopeless(found.sizes, needs, fixed=self._fixed, model=name, room=room, where="this machine")
-        return found
+            refuse_if_hopeless(config.sizes, needs, fixed=self._fixed, model=name, room=room, where="this machine")
+        return config
 
     def arms_that_fit(self, model: Any) -> int:
         """Return how many runs of a model fit on one GPU; 1 if their passes cannot be joined."""
@@ -218,8 +218,8 @@ class LocalBackend:
     def _needs(self, model: Any, sizes: Any, key: Any, *, loaded: bool) -> Any:
         from .memory_plan import fit
 
-        wanted = self._find_needs(model, key.device, key.dtype, loaded=loaded)
-        return fit(sizes, wanted, fixed=self._fixed, model=model.name)
+        needs = self._find_needs(model, key.device, key.dtype, loaded=loaded)
+        return fit(sizes, needs, fixed=self._fixed, model=model.name)
 
     @property
     def _fixed(self) -> set[str]:

@@ -32,7 +32,7 @@ from ...files import atomic_write, write_json
 from ...record.run_files.checkpoints import locate_weights
 from ..checkpoint_name import MANIFEST, check_free
 from .base.experts import EXPERT_PARAMETERS
-from .base.lora import LoRAAdapter, Switch, is_meant
+from .base.lora import LoRAAdapter, Switch, matches_target
 
 FORMAT: Final = 1
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -132,16 +132,16 @@ def _peft_tensors(adapter: LoRAAdapter) -> dict[str, Tensor]:
 
 def _peft_names(names: Collection[str]) -> dict[str, str]:
     """Return the layer names of PEFT, which wraps a module of experts once per parameter, the first one innermost."""
-    found: dict[str, str] = {}
+    wrapped: dict[str, str] = {}
     for name in names:
         module, _, parameter = name.rpartition(".")
         if not _is_experts(name):
-            found[name] = name
+            wrapped[name] = name
             continue
         place = EXPERT_PARAMETERS.index(parameter)
         outer = sum(f"{module}.{other}" in names for other in EXPERT_PARAMETERS[place + 1 :])
-        found[name] = module + ".base_layer" * outer
-    return found
+        wrapped[name] = module + ".base_layer" * outer
+    return wrapped
 
 
 def _is_experts(name: str) -> bool:
@@ -175,7 +175,9 @@ def _adapter(folder: Path, tensors: Mapping[str, Tensor], switch: Switch, device
     rank, alpha = (_number(folder, config, key) for key in ("r", "lora_alpha"))
     weights: dict[str, tuple[Tensor, Tensor]] = {}
     adapted = config.get("target_parameters") or []
-    of_experts = [name for name in switch.layers if _is_experts(name) and any(is_meant(name, one) for one in adapted)]
+    of_experts = [
+        name for name in switch.layers if _is_experts(name) and any(matches_target(name, end) for end in adapted)
+    ]
     names = {key: name for name, key in _peft_names(of_experts).items()}
     for key in tensors:
         if not key.endswith(".lora_A.weight"):

@@ -38,10 +38,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def forget_frames[E: BaseException](error: E) -> E:
     """Remove the tracebacks of an error, whose frames keep tensors in memory; return the error."""
-    seen: BaseException | None = error
-    while seen is not None:
-        seen.__traceback__ = None
-        seen = seen.__cause__ or seen.__context__
+    current: BaseException | None = error
+    while current is not None:
+        current.__traceback__ = None
+        current = current.__cause__ or current.__context__
     return error
 
 
@@ -94,22 +94,22 @@ def available_bytes(device: torch.device) -> int | None:
     """Return the free memory of a device in bytes; None if unknown."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        held = torch.cuda.memory_reserved(device)
-        unused = held - torch.cuda.memory_allocated(device)  # cached by torch for reuse
-        allowed = getattr(torch.cuda.memory, "get_per_process_memory_fraction", lambda _: 1.0)(device) * total - held
+        cached = torch.cuda.memory_reserved(device)
+        unused = cached - torch.cuda.memory_allocated(device)  # cached by torch for reuse
+        allowed = getattr(torch.cuda.memory, "get_per_process_memory_fraction", lambda _: 1.0)(device) * total - cached
         return max(0, int(min(free, allowed)) + unused)
     if device.type != "cpu":
         return None
-    found = [value for value in (_from_meminfo(), _from_cgroup(), _from_limit()) if value is not None]
-    return min(found) if found else None
+    limits = [value for value in (_from_meminfo(), _from_cgroup(), _from_limit()) if value is not None]
+    return min(limits) if limits else None
 
 
 def free_on_gpus() -> int | None:
     """Return the smallest free memory of all GPUs in bytes, by nvidia-smi; None if unknown."""
     command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.split()
-        return min(int(one) for one in found) << 20
+        free_mib = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.split()
+        return min(int(size) for size in free_mib) << 20
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
 
@@ -117,9 +117,9 @@ def free_on_gpus() -> int | None:
 def too_little_memory(what: str, tokens: int, device: torch.device) -> BackendError:
     """Return the error for a single sequence that does not fit, with remedies."""
     free = available_bytes(device)
-    left = "" if free is None else f" ({free / GIB:.1f} GiB are free)"
+    note = "" if free is None else f" ({free / GIB:.1f} GiB are free)"
     return BackendError(
-        f"{what} of {tokens} tokens does not fit into the memory of {device}{left}, even by itself. "
+        f"{what} of {tokens} tokens does not fit into the memory of {device}{note}, even by itself. "
         "Nothing was changed. Shorten sequences (max_length, max_tokens), use a smaller model, lower lora_rank, set "
         "backend.params.dtype to bfloat16, leave backend.params.recompute at auto, or free memory on the machine."
     )
@@ -158,8 +158,8 @@ def _from_cgroup() -> int | None:
             folder, limit, used = root, "memory.max", "memory.current"
         else:
             lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-            own = next(line.split(":", 2)[2] for line in lines if ":memory:" in line).lstrip("/")
-            folder, limit, used = root / "memory" / own, "memory.limit_in_bytes", "memory.usage_in_bytes"
+            group = next(line.split(":", 2)[2] for line in lines if ":memory:" in line).lstrip("/")
+            folder, limit, used = root / "memory" / group, "memory.limit_in_bytes", "memory.usage_in_bytes"
             folder = folder if folder.exists() else root / "memory"  # inside a container the path may differ
         most = int((folder / limit).read_text(encoding="utf-8"))  # "max" means no limit
         stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="utf-8").splitlines())

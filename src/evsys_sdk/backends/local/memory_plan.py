@@ -100,7 +100,7 @@ class Sizes:
         """Return the bytes of the base weights."""
         if not four_bit:
             return self.parameters * dtype.itemsize
-        small = sum(one.weight.numel() for one in self.linears.values() if can_quantize(one.weight))
+        small = sum(linear.weight.numel() for linear in self.linears.values() if can_quantize(linear.weight))
         return (self.parameters - small) * dtype.itemsize + small // 2 + small // BLOCK * dtype.itemsize
 
     def adapter(self, rank: int, targets: Sequence[str] | None) -> tuple[int, int]:
@@ -110,8 +110,8 @@ class Sizes:
         except BackendError:  # raised again when the adapter is created
             names = target_layers(Switch(layers=self.linears), None)
         chosen = [self.linears[name] for name in names]
-        numbers = sum(math.prod(one.experts) * (one.out_features + one.in_features) for one in chosen)
-        return rank * numbers, sum(one.weight.numel() for one in chosen)
+        numbers = sum(math.prod(linear.experts) * (linear.out_features + linear.in_features) for linear in chosen)
+        return rank * numbers, sum(linear.weight.numel() for linear in chosen)
 
 
 def _of_experts(text: Any) -> int:
@@ -122,8 +122,8 @@ def _of_experts(text: Any) -> int:
 
 
 def _first(text: Any, names: Sequence[str], otherwise: int) -> int:
-    found = (_read_setting(text, name) for name in names)
-    return next((value for value in found if isinstance(value, int) and value > 0), otherwise)
+    values = (_read_setting(text, name) for name in names)
+    return next((value for value in values if isinstance(value, int) and value > 0), otherwise)
 
 
 def _read_setting(text: Any, name: str) -> Any:
@@ -205,13 +205,13 @@ def bytes_per_token(sizes: Sizes, needs: Needs) -> int:
 
 def _per_token(sizes: Sizes, needs: Needs) -> int:
     size, hidden = needs.dtype.itemsize, sizes.hidden
-    kept = _bytes_by_layer(sizes, needs)
+    stored = _bytes_by_layer(sizes, needs)
     # In the backward pass of a layer: gradients of the intermediate activations, and of queries, keys and values.
     passing = size * (3 * sizes.inner + 3 * hidden + 2 * (sizes.queries + 2 * sizes.keys))
     at_the_top = hidden * (4 * size + 12)  # the last norm, and the gradient from the output layer
     if needs.recompute:
-        return sizes.layers * size * hidden + max(kept + passing, at_the_top)
-    return sizes.layers * kept + passing + at_the_top
+        return sizes.layers * size * hidden + max(stored + passing, at_the_top)
+    return sizes.layers * stored + passing + at_the_top
 
 
 def _bytes_by_layer(sizes: Sizes, needs: Needs) -> int:
@@ -230,38 +230,38 @@ def _is_fused(sizes: Sizes, needs: Needs) -> bool:
     return is_on_gpu and sizes.architecture in FUSED and not needs.dropout
 
 
-def fit(sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str) -> Needs:
+def fit(sizes: Sizes, requested: Needs, *, fixed: Collection[str], model: str) -> Needs:
     """Return the requirements, reduced if memory is short; `fixed` names settings that must not change."""
-    free = memory.available_bytes(wanted.device)
+    free = memory.available_bytes(requested.device)
     if free is None:
-        return wanted
+        return requested
 
     def fits(needs: Needs) -> bool:
         return Estimate.of(sizes, needs).total <= free * _USED
 
-    chosen = next((needs for needs in _list_fallbacks(wanted, fixed) if fits(needs)), None)
+    chosen = next((needs for needs in _list_fallbacks(requested, fixed) if fits(needs)), None)
     if chosen is None:
-        chosen = refuse_if_hopeless(sizes, wanted, fixed=fixed, model=model, room=free, where=str(wanted.device))
-    elif chosen != wanted:
-        chosen = _take_back(chosen, wanted, fits)
-    if chosen.recompute and not wanted.recompute:
+        chosen = refuse_if_hopeless(sizes, requested, fixed=fixed, model=model, room=free, where=str(requested.device))
+    elif chosen != requested:
+        chosen = _restore(chosen, requested, fits)
+    if chosen.recompute and not requested.recompute:
         chosen = replace(chosen, recompute_from=_longest_kept(sizes, chosen, free))
     log = get_logger(__name__)
-    if chosen == wanted:
-        log.info("a run takes about %.1f of %.1f GiB", Estimate.of(sizes, wanted).total / GIB, free / GIB)
+    if chosen == requested:
+        log.info("a run takes about %.1f of %.1f GiB", Estimate.of(sizes, requested).total / GIB, free / GIB)
     else:
         log.warning(
             "memory is short: this run would take %.1f GiB, and %s has %.1f GiB free; so %s, which takes %.1f GiB",
-            Estimate.of(sizes, wanted).total / GIB,
-            wanted.device,
+            Estimate.of(sizes, requested).total / GIB,
+            requested.device,
             free / GIB,
-            _differences(wanted, chosen),
+            _differences(requested, chosen),
             Estimate.of(sizes, chosen).total / GIB,
         )
     return chosen
 
 
-def arms_that_fit(model: str, want: Callable[[Any, Any], Needs], dtype: str) -> int:
+def arms_that_fit(model: str, needs_on: Callable[[Any, Any], Needs], dtype: str) -> int:
     """Return how many runs of a model fit on one GPU: they share base, row and cache, and each has an adapter.
 
     Returns 1 if unknown. Does not initialize CUDA, because the calling process is not the one that computes.
@@ -275,7 +275,7 @@ def arms_that_fit(model: str, want: Callable[[Any, Any], Needs], dtype: str) -> 
         sizes = Sizes.of(AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False))
     except Exception:  # loading the model reports the error
         return 1
-    needs = want(torch.device("cuda"), torch.float32 if dtype == "float32" else torch.bfloat16)
+    needs = needs_on(torch.device("cuda"), torch.float32 if dtype == "float32" else torch.bfloat16)
     estimate, size = Estimate.of(sizes, replace(needs, merge=False)), needs.dtype.itemsize
     numbers, _ = sizes.adapter(needs.rank, needs.targets)
     # A joint pass holds a second copy of each adapter and its gradient, and the sampler holds `_BANK` adapters.
@@ -283,14 +283,14 @@ def arms_that_fit(model: str, want: Callable[[Any, Any], Needs], dtype: str) -> 
     return max(1, min(_MOST_ARMS, int((free * _USED - (estimate.total - estimate.adapter) - bank) // each)))
 
 
-def _list_fallbacks(wanted: Needs, fixed: Collection[str]) -> Iterator[Needs]:
+def _list_fallbacks(requested: Needs, fixed: Collection[str]) -> Iterator[Needs]:
     """Yield requirements with decreasing memory, those with the smallest slowdown first."""
-    needs = wanted
+    needs = requested
     yield needs
     tokens = () if "tokens_at_once" in fixed else ("tokens_at_once",)
     cache = () if "cached_tokens" in fixed else ("cached_tokens",)
     for part in (*tokens, *cache) * 2:
-        needs = _halve(needs, part, wanted)
+        needs = _halve(needs, part, requested)
         yield needs
     if "recompute" not in fixed:
         needs = replace(needs, recompute=True)
@@ -299,24 +299,24 @@ def _list_fallbacks(wanted: Needs, fixed: Collection[str]) -> Iterator[Needs]:
         needs = replace(needs, merge=False)
         yield needs
     for part in (*cache, *tokens):  # last, because many small rows are the slowest
-        while (smaller := _halve(needs, part, wanted)) != needs:
+        while (smaller := _halve(needs, part, requested)) != needs:
             needs = smaller
             yield needs
 
 
-def _halve(needs: Needs, part: str, wanted: Needs) -> Needs:
-    least = min(_LEAST[part], getattr(wanted, part))
+def _halve(needs: Needs, part: str, requested: Needs) -> Needs:
+    least = min(_LEAST[part], getattr(requested, part))
     return replace(needs, **{part: max(least, getattr(needs, part) // 2)})
 
 
-def _take_back(needs: Needs, wanted: Needs, fits: Callable[[Needs], bool]) -> Needs:
+def _restore(needs: Needs, requested: Needs, fits: Callable[[Needs], bool]) -> Needs:
     """Undo reductions that are not needed: `_list_fallbacks` applies them cumulatively."""
     for part in ("merge", "recompute"):
-        if fits(back := replace(needs, **{part: getattr(wanted, part)})):
+        if fits(back := replace(needs, **{part: getattr(requested, part)})):
             needs = back
     for part in ("tokens_at_once", "cached_tokens"):
-        while getattr(needs, part) < getattr(wanted, part):
-            back = replace(needs, **{part: min(getattr(wanted, part), 2 * getattr(needs, part))})
+        while getattr(needs, part) < getattr(requested, part):
+            back = replace(needs, **{part: min(getattr(requested, part), 2 * getattr(needs, part))})
             if not fits(back):
                 break
             needs = back
@@ -325,29 +325,29 @@ def _take_back(needs: Needs, wanted: Needs, fits: Callable[[Needs], bool]) -> Ne
 
 def _longest_kept(sizes: Sizes, needs: Needs, free: int) -> int:
     """Return the largest number of tokens of a row that fits without recomputation."""
-    estimate, kept = Estimate.of(sizes, needs), Estimate.of(sizes, replace(needs, recompute=False))
+    estimate, full = Estimate.of(sizes, needs), Estimate.of(sizes, replace(needs, recompute=False))
     room = free * _USED - (estimate.total - estimate.row)
-    return int(needs.tokens_at_once * max(0.0, room) / kept.row)
+    return int(needs.tokens_at_once * max(0.0, room) / full.row)
 
 
-def _differences(wanted: Needs, chosen: Needs) -> str:
+def _differences(requested: Needs, chosen: Needs) -> str:
     changes: list[str] = []
-    if chosen.tokens_at_once != wanted.tokens_at_once:
-        changes.append(f"tokens_at_once is {chosen.tokens_at_once} (not {wanted.tokens_at_once})")
-    if chosen.cached_tokens != wanted.cached_tokens:
-        changes.append(f"cached_tokens is {chosen.cached_tokens} (not {wanted.cached_tokens})")
-    if chosen.recompute != wanted.recompute:
+    if chosen.tokens_at_once != requested.tokens_at_once:
+        changes.append(f"tokens_at_once is {chosen.tokens_at_once} (not {requested.tokens_at_once})")
+    if chosen.cached_tokens != requested.cached_tokens:
+        changes.append(f"cached_tokens is {chosen.cached_tokens} (not {requested.cached_tokens})")
+    if chosen.recompute != requested.recompute:
         changes.append(f"layers are recomputed in the backward pass of rows of {chosen.recompute_from} tokens or more")
-    if chosen.merge != wanted.merge:
+    if chosen.merge != requested.merge:
         changes.append("samples are taken without a merged copy of the weights")
     return ", ".join(changes)
 
 
 def refuse_if_hopeless(
-    sizes: Sizes, wanted: Needs, *, fixed: Collection[str], model: str, room: int, where: str
+    sizes: Sizes, requested: Needs, *, fixed: Collection[str], model: str, room: int, where: str
 ) -> Needs:
     """Raise if even the smallest requirements do not fit into `room` bytes; otherwise return these."""
-    [*_, least] = _list_fallbacks(wanted, fixed)
+    [*_, least] = _list_fallbacks(requested, fixed)
     estimate = Estimate.of(sizes, least)
     certain = estimate.base + estimate.adapter
     if certain + _SURE * (estimate.total - certain) > room:

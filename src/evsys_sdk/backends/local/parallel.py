@@ -109,17 +109,17 @@ class RankProcess:
     def _receive(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                number, found, error = self._connection.recv()
+                number, result, error = self._connection.recv()
                 future, is_sample = self._waiting.pop(number)
                 give = self._samples.submit if is_sample else _call
                 if error is None:
-                    give(future.set_result, found)
+                    give(future.set_result, result)
                 else:
                     give(future.set_exception, BackendError(f"{self.name}: {error}"))
         with self._lock:
-            left, self._waiting = self._waiting, {}
+            unanswered, self._waiting = self._waiting, {}
             self._connection.close()
-        for future, _ in left.values():
+        for future, _ in unanswered.values():
             future.set_exception(self.lost())
 
 
@@ -186,22 +186,22 @@ class ParallelState(LocalTrainingState):
         """Compute log-probabilities of all data on all ranks; a list of slopes is split like the data."""
         parts = split_evenly([len(datum) for datum in data], len(self.ranks))
         own, *others = [(data[part], rule[part] if isinstance(rule, list) else rule) for part in parts]
-        found = self._on_all(method, lambda: here(*own) if own[0] else None, others)
-        return [logprobs for output in found if output is not None for logprobs in output.logprobs]
+        outputs = self._on_all(method, lambda: here(*own) if own[0] else None, others)
+        return [logprobs for output in outputs if output is not None for logprobs in output.logprobs]
 
     def _on_all(self, method: str, here: Callable[[], Any], others: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return the results of all ranks; after a failure every later call fails, because the adapters may differ."""
         if self._failure is not None:
             raise BackendError(f"an earlier call has failed on one of the devices of this run: {self._failure}")
         try:
-            asked = [
+            operations = [
                 process.call("train", method, *args) if args[0] else Operation[Any].done(None)
                 for process, args in zip(self.ranks.processes, others, strict=True)
             ]
-            return [here(), *(operation.result() for operation in asked)]
+            return [here(), *(operation.result() for operation in operations)]
         except BaseException as error:
-            gone = next((one for one in self.ranks.processes if one.process.poll() is not None), None)
-            self._failure = error if gone is None else gone.lost()
+            ended = next((process for process in self.ranks.processes if process.process.poll() is not None), None)
+            self._failure = error if ended is None else ended.lost()
             raise self._failure from error
 
 
@@ -262,24 +262,24 @@ class ParallelSamplingClient(LocalSamplingClient):
             return super().sample(prompt, num_samples, params)
         seed = self._seeds.next() if params.seed is None else int(params.seed)
         tokens, pieces = [int(token) for token in prompt], max(1, min(len(self._ranks), num_samples // _FEWEST_SAMPLES))
-        asked: list[Operation[list[Sample]]] = []
+        operations: list[Operation[list[Sample]]] = []
         for part in split_evenly([1] * num_samples, pieces):
             own = replace(params, seed=seed_of_later(seed, part.start))
             samples = part.stop - part.start
-            asked.append(self._ask("sample", super().sample, samples * params.max_tokens, tokens, samples, own))
-        return gather(asked).then(lambda parts: [sample for samples in parts for sample in samples])
+            operations.append(self._submit("sample", super().sample, samples * params.max_tokens, tokens, samples, own))
+        return gather(operations).then(lambda parts: [sample for samples in parts for sample in samples])
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
         """Return the log-probability of each token given the earlier ones, (N,); nan for the first."""
         checks.check_tokens(tokens, self._capabilities, where="tokens")
-        return self._ask("logprobs", super().logprobs, len(tokens), tokens)
+        return self._submit("logprobs", super().logprobs, len(tokens), tokens)
 
-    def _ask(self, method: str, here: Callable[..., Operation[Any]], weight: int, *args: Any) -> Operation[Any]:
+    def _submit(self, method: str, here: Callable[..., Operation[Any]], weight: int, *args: Any) -> Operation[Any]:
         rank, end = self._ranks.choose(weight)
         others = self._ranks.processes
-        asked = here(*args) if rank == 0 else others[rank - 1].call("ask", self._number, method, *args)
-        asked.on_end(end)
-        return asked
+        operation = here(*args) if rank == 0 else others[rank - 1].call("ask", self._number, method, *args)
+        operation.on_end(end)
+        return operation
 
 
 def prepare_parallel(backend: LocalBackend, model: Any, run_dir: Path) -> dict[str, Any]:
@@ -298,8 +298,8 @@ def prepare_parallel(backend: LocalBackend, model: Any, run_dir: Path) -> dict[s
     try:
         handles = type(backend)(**params).start(ParallelTrainingClient, model, run_dir)
         places = [f"cuda:{number}" if on_gpu else "cpu" for number in range(1, config.devices)]
-        known = {field.name for field in fields(ModelSpec)}
-        spec = ModelSpec(**{name: getattr(model, name) for name in known if hasattr(model, name)})
+        names = {field.name for field in fields(ModelSpec)}
+        spec = ModelSpec(**{name: getattr(model, name) for name in names if hasattr(model, name)})
         gather(
             [
                 process.call("prepare", params | {"device": place}, spec, run_dir)

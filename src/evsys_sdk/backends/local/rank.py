@@ -92,17 +92,17 @@ def _serve(connection: Connection) -> None:
 
     def answer(number: int, operation: Operation[Any]) -> None:
         try:
-            found = (number, operation.result(), None)
+            reply = (number, operation.result(), None)
         except BaseException as error:
-            found = (number, None, f"{type(error).__name__}: {error}")
+            reply = (number, None, f"{type(error).__name__}: {error}")
         with sending:
-            connection.send(found)
+            connection.send(reply)
 
     while True:
         number, name, args = connection.recv()
         try:
-            found = getattr(rank, name)(*args)
-            operation = found if isinstance(found, Operation) else Operation.done(found)
+            result = getattr(rank, name)(*args)
+            operation = result if isinstance(result, Operation) else Operation.done(result)
         except BaseException as error:
             operation = Operation[Any].failed(error)
         operation.on_end(lambda ended, number=number: answer(number, ended))

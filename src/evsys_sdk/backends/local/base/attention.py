@@ -97,16 +97,16 @@ class PackedLayout:
 
     def convolve(self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """A causal convolution of each channel within each sequence."""
-        found, last = recurrence.convolve(self.plan, x, weight, bias, self._initial_state(layer, "inputs"))
+        output, last = recurrence.convolve(self.plan, x, weight, bias, self._initial_state(layer, "inputs"))
         self._keep_state(layer, "inputs", last)
-        return found
+        return output
 
     def delta_rule(self, layer: int, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
         """The gated delta rule within each sequence."""
         initial = self._initial_state(layer, "memory")
-        found, last = recurrence.delta_rule(self.plan, query, key, value, decay, beta, initial)
+        output, last = recurrence.delta_rule(self.plan, query, key, value, decay, beta, initial)
         self._keep_state(layer, "memory", last)
-        return found
+        return output
 
     def _initial_state(self, layer: int, kind: str) -> Tensor | None:
         """Return the initial state of segments without a prefix; None means zero."""
@@ -122,16 +122,16 @@ class PackedLayout:
         return torch.cat([self._attend_segment(s, query, key, value, traits) for s in self.segments], dim=1)
 
     def _attend_segment(self, segment: Segment, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        own = slice(segment.start, segment.start + segment.length)
-        q, k, v = query[:, own], key[:, own], value[:, own]
+        span = slice(segment.start, segment.start + segment.length)
+        q, k, v = query[:, span], key[:, span], value[:, span]
         if segment.prefix_length:
             prefix = slice(segment.prefix_start, segment.prefix_start + segment.prefix_length)
             k, v = torch.cat([key[:, prefix], k], dim=1), torch.cat([value[:, prefix], v], dim=1)
         total = segment.prefix_length + segment.length
         plain = not segment.prefix_length and (traits.window is None or total <= traits.window)
         # Without a mask, torch can use a causal kernel, which skips half of the work.
-        seen = None if plain else self._mask(segment.length, total, traits.window, q.device)
-        return masked_attention(q[None], k[None], v[None], seen, traits)[0]
+        visible = None if plain else self._mask(segment.length, total, traits.window, q.device)
+        return masked_attention(q[None], k[None], v[None], visible, traits)[0]
 
     def _mask(self, queries: int, keys: int, window: int | None, device: Any) -> Tensor:
         if (queries, keys, window) not in self._masks:
@@ -169,8 +169,8 @@ def attention(
     if layout is None:
         raise NotUnderstood(f"its {type(module).__name__} does not say which tokens belong together")
     traits = Traits(scaling, sliding_window, softcap, module.layer_idx, sinks)
-    found = layout.attend(query[0], key[0], value[0], traits)
-    return found.transpose(0, 1).contiguous()[None], None
+    output = layout.attend(query[0], key[0], value[0], traits)
+    return output.transpose(0, 1).contiguous()[None], None
 
 
 class NotUnderstood(Exception):
@@ -198,12 +198,12 @@ def register() -> None:
     ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
 
 
-def masked_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, traits: Traits) -> Tensor:
-    """Attention of (..., heads, q, width) on (..., kv heads, k, width); `seen` is the mask, None means causal."""
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, traits: Traits) -> Tensor:
+    """Attention of (..., heads, q, width) on (..., kv heads, k, width); `visible` is the mask, None means causal."""
     if traits.is_plain:
         shared = query.shape[-3] != key.shape[-3]
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=seen, is_causal=seen is None, scale=traits.scale, enable_gqa=shared
+            query, key, value, attn_mask=visible, is_causal=visible is None, scale=traits.scale, enable_gqa=shared
         )
     groups = query.shape[-3] // key.shape[-3]
     key, value = (tensor.repeat_interleave(groups, dim=-3) for tensor in (key, value))
@@ -211,7 +211,7 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | N
     scores = (query @ key.transpose(-1, -2)).float() * scale
     if traits.softcap is not None:
         scores = torch.tanh(scores / traits.softcap) * traits.softcap
-    mask = _causal(query.shape[-2], key.shape[-2], None, query.device) if seen is None else seen
+    mask = _causal(query.shape[-2], key.shape[-2], None, query.device) if visible is None else visible
     scores = scores.masked_fill(torch.logical_not(mask), float("-inf"))
     if traits.sinks is None:
         weights = scores.softmax(dim=-1)
@@ -226,8 +226,8 @@ def _causal(queries: int, keys: int, window: int | None, device: Any) -> Tensor:
     """The causal mask (queries, keys); the last query is at the position of the last key."""
     at = torch.arange(keys - queries, keys, device=device)[:, None]
     key = torch.arange(keys, device=device)[None]
-    seen = key <= at
-    return seen if window is None else seen & (key > at - window)
+    visible = key <= at
+    return visible if window is None else visible & (key > at - window)
 
 
 @dataclass(frozen=True, slots=True)

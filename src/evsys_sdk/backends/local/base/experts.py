@@ -51,24 +51,24 @@ def _forward(
     name: str,
     module: Any,
     switch: Switch,
-    own: Callable[..., Tensor],
+    original: Callable[..., Tensor],
     hidden_states: Tensor,
     top_k_index: Tensor,
     top_k_weights: Tensor,
 ) -> Tensor:
     changes = [switch.active.get(f"{name}.{parameter}") for parameter in EXPERT_PARAMETERS]
     if changes == [None, None] and not isinstance(module.gate_up_proj, FourBit):
-        return own(hidden_states, top_k_index, top_k_weights)
+        return original(hidden_states, top_k_index, top_k_weights)
     chosen = top_k_index.flatten()
     order = chosen.argsort(stable=True)
     counts = torch.bincount(chosen, minlength=len(module.gate_up_proj))
     groups = _Groups(counts, hidden_states.dtype)
     rows = hidden_states[order // top_k_index.shape[1]]
     inner = module._apply_gate(groups.linear(rows, module.gate_up_proj, changes[0]))
-    found = groups.linear(inner, module.down_proj, changes[1])
-    found = found * top_k_weights.flatten()[order][:, None].to(found.dtype)
+    output = groups.linear(inner, module.down_proj, changes[1])
+    output = output * top_k_weights.flatten()[order][:, None].to(output.dtype)
     # Restore the token order before summing: unlike index_add, this is deterministic.
-    return found[order.argsort()].view(*top_k_index.shape, -1).sum(1).to(hidden_states.dtype)
+    return output[order.argsort()].view(*top_k_index.shape, -1).sum(1).to(hidden_states.dtype)
 
 
 class _Groups:
@@ -84,13 +84,13 @@ class _Groups:
         if isinstance(change, Tensor):
             return self._product(x, change)
         if isinstance(weight, FourBit) and torch.is_grad_enabled():  # dequantized again in the backward pass
-            found = checkpoint(self._frozen, x, weight, use_reentrant=False, preserve_rng_state=False)
+            output = checkpoint(self._frozen, x, weight, use_reentrant=False, preserve_rng_state=False)
         else:
-            found = self._frozen(x, weight)
+            output = self._frozen(x, weight)
         if change is None:
-            return found
+            return output
         low = self._product(_drop(x, change), change.a.to(x.dtype))
-        return found + change.scale * self._product(low, change.b.to(x.dtype))
+        return output + change.scale * self._product(low, change.b.to(x.dtype))
 
     def _frozen(self, x: Tensor, weight: Weight) -> Tensor:
         return self._product(x, dense(weight))
@@ -102,7 +102,7 @@ class _Groups:
             self._sizes = list(self._ends.diff(prepend=self._ends.new_zeros(1)).tolist())
         # Unbind once: the gradient of each single index would be as large as the whole weight.
         pieces = zip(x.split(self._sizes), weight.unbind(0), strict=True)
-        return torch.cat([F.linear(rows, own) for rows, own in pieces if len(rows)])
+        return torch.cat([F.linear(rows, matrix) for rows, matrix in pieces if len(rows)])
 
 
 def _drop(x: Tensor, part: LoRAPart) -> Tensor:

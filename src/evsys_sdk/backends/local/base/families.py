@@ -30,15 +30,15 @@ def check_family(model: str, config: Any) -> None:
     """Raise if the config shows that the model is not supported."""
     from transformers import AutoModelForCausalLM
 
-    known = AutoModelForCausalLM._model_mapping  # what from_pretrained looks up
-    if type(config) not in known:
+    mapping = AutoModelForCausalLM._model_mapping  # what from_pretrained looks up
+    if type(config) not in mapping:
         raise explain_refusal(model, type(config).__name__, "transformers has no causal language model for it")
-    made: Any = known[type(config)]
+    model_class: Any = mapping[type(config)]
     text = config.get_text_config()
-    name = made.__name__
+    name = model_class.__name__
     kinds = set(getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())
     strange = sorted(kinds - _KNOWN_LAYERS - (RECURRENT_LAYERS if name in RECURRENT_MODELS else set()))
-    if getattr(made, "_is_stateful", False) and (strange or not kinds):
+    if getattr(model_class, "_is_stateful", False) and (strange or not kinds):
         named = f" ({', '.join(strange)})" if strange else ""
         raise explain_refusal(
             model,
@@ -56,7 +56,7 @@ def check_family(model: str, config: Any) -> None:
         raise explain_refusal(
             model, name, f"its weights are stored quantized ({stored}); look for the same model without that"
         )
-    if not _takes_attention(made):
+    if not _takes_attention(model_class):
         raise explain_refusal(
             model, name, "it computes attention in code of its own, which does not support packed sequences"
         )
@@ -78,6 +78,6 @@ def _quantization(config: Any) -> str | None:
     return None if kind in (None, "gguf") else str(getattr(kind, "value", kind))
 
 
-def _takes_attention(made: Any) -> bool:
-    asked = getattr(made, "_can_set_attn_implementation", None)
-    return asked is None or bool(asked())
+def _takes_attention(model_class: Any) -> bool:
+    supports = getattr(model_class, "_can_set_attn_implementation", None)
+    return supports is None or bool(supports())

@@ -74,7 +74,7 @@ class Head:
     def score(self, hidden: Tensor, targets: Targets, *, with_gradient: bool) -> Scored:
         """Compute the log-probabilities of the targets."""
         rows = self._rows_at_once()
-        found: list[Tensor] = []
+        logprobs: list[Tensor] = []
         expected: list[Tensor] = []
         slopes: list[Tensor] = []
         starts = list(range(0, len(hidden), rows))
@@ -85,25 +85,25 @@ class Head:
                 from ..gpu.row_kernels import softmax_
 
                 product = F.linear(hidden[start : start + rows], self.weight, self.bias)
-                wanted = product[row, targets.token[begin:end]].float()
-                found.append(wanted - softmax_(product, found=with_gradient)[row])
+                target_logits = product[row, targets.token[begin:end]].float()
+                logprobs.append(target_logits - softmax_(product, replace=with_gradient)[row])
                 if with_gradient:
                     expected.append((product @ self.weight).float())
                 continue
             logits = self.logits(hidden[start : start + rows])
             total = logits.logsumexp(dim=1)
-            wanted = logits[row, targets.token[begin:end]]
-            found.append(wanted - total[row])
+            target_logits = logits[row, targets.token[begin:end]]
+            logprobs.append(target_logits - total[row])
             if with_gradient:
-                slope, slope_of_wanted = self._slopes(logits), self._slopes(wanted)
+                slope, target_slope = self._slopes(logits), self._slopes(target_logits)
                 # In place: these are the largest tensors of a pass, and the logits are not used again.
                 probabilities = logits.sub_(total[:, None]).exp_()
-                if slope is not None and slope_of_wanted is not None:
+                if slope is not None and target_slope is not None:
                     probabilities.mul_(slope)
-                    slopes.append(slope_of_wanted)
+                    slopes.append(target_slope)
                 expected.append((probabilities.to(self.weight.dtype) @ self.weight).float())
         return Scored(
-            torch.cat(found), torch.cat(expected) if with_gradient else None, torch.cat(slopes) if slopes else None
+            torch.cat(logprobs), torch.cat(expected) if with_gradient else None, torch.cat(slopes) if slopes else None
         )
 
     @torch.no_grad()
@@ -111,10 +111,10 @@ class Head:
         """Return the gradient of the hidden states from the gradients of the log-probabilities."""
         assert scored.expected is not None
         total = gradients.new_zeros(len(scored.expected)).index_add_(0, targets.row, gradients)
-        found = scored.expected * -total[:, None]
+        hidden_gradient = scored.expected * -total[:, None]
         counted = gradients if scored.slopes is None else gradients * scored.slopes
-        found.index_add_(0, targets.row, self.weight[targets.token].float() * counted[:, None])
-        return found if self.scale == 1 else found.mul_(self.scale)
+        hidden_gradient.index_add_(0, targets.row, self.weight[targets.token].float() * counted[:, None])
+        return hidden_gradient if self.scale == 1 else hidden_gradient.mul_(self.scale)
 
     @torch.no_grad()
     def best(
@@ -126,16 +126,16 @@ class Head:
         """
         tokens: list[Tensor] = []
         logprobs: list[Tensor] = []
-        given: list[Tensor] = []
+        target_logprobs: list[Tensor] = []
         rows = self._rows_at_once()
-        for at, (part, wanted) in enumerate(zip(hidden.split(rows), targets.split(rows), strict=True)):
+        for at, (part, part_targets) in enumerate(zip(hidden.split(rows), targets.split(rows), strict=True)):
             logits = self.logits(part)
-            found = (logits if change is None else change(logits, at * rows)).log_softmax(dim=1)
-            best = found.topk(k, dim=1)
+            scores = (logits if change is None else change(logits, at * rows)).log_softmax(dim=1)
+            best = scores.topk(k, dim=1)
             tokens.append(best.indices)
             logprobs.append(best.values)
-            given.append(found.gather(1, wanted[:, None])[:, 0])
-        return torch.cat(tokens), torch.cat(logprobs), torch.cat(given)
+            target_logprobs.append(scores.gather(1, part_targets[:, None])[:, 0])
+        return torch.cat(tokens), torch.cat(logprobs), torch.cat(target_logprobs)
 
     @property
     def _is_fused(self) -> bool:

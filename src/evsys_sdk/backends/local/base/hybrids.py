@@ -29,27 +29,27 @@ RECURRENT_LAYERS = {"linear_attention", "conv"}
 
 def route_recurrence(model: nn.Module) -> bool:
     """Make the recurrent layers of a model use the layout; return whether the model has any."""
-    found = False
+    has_any = False
     for module in model.modules():
         kind = type(module).__name__
         ours = _gated_delta if kind.endswith("GatedDeltaNet") else _short_convolution
         if kind.endswith(("GatedDeltaNet", "ShortConv")) and type(model).__name__ in RECURRENT_MODELS:
             module.forward = functools.partial(_forward, module, ours, module.forward)
-            found = True
-    return found
+            has_any = True
+    return has_any
 
 
 def _forward(
     module: Any,
     ours: Callable[[Any, Tensor, Layout], Tensor],
-    own: Callable[..., Tensor],
+    original: Callable[..., Tensor],
     hidden_states: Tensor,
     *,
     evsys_layout: Layout | None = None,
     **others: Any,
 ) -> Tensor:
     if evsys_layout is None:
-        return own(hidden_states, **others)
+        return original(hidden_states, **others)
     return ours(module, hidden_states, evsys_layout)
 
 
@@ -67,10 +67,10 @@ def _gated_delta(module: Any, hidden: Tensor, layout: Layout) -> Tensor:
     )
     beta = strength[0].sigmoid() * (2 if getattr(module, "allow_neg_eigval", False) else 1)
     decay = -module.A_log.float().exp() * F.softplus(step[0].float() + module.dt_bias)
-    found = layout.delta_rule(module.layer_idx, query, key, value, decay, beta).to(x.dtype)
-    norm, output = (module.norm, module.out_proj) if hasattr(module, "norm") else (module.o_norm, module.o_proj)
-    rows = norm(found.reshape(-1, module.head_v_dim), gate.reshape(-1, module.head_v_dim))
-    return output(rows.reshape(*hidden.shape[:2], -1))
+    output = layout.delta_rule(module.layer_idx, query, key, value, decay, beta).to(x.dtype)
+    norm, project = (module.norm, module.out_proj) if hasattr(module, "norm") else (module.o_norm, module.o_proj)
+    rows = norm(output.reshape(-1, module.head_v_dim), gate.reshape(-1, module.head_v_dim))
+    return project(rows.reshape(*hidden.shape[:2], -1))
 
 
 def _project(module: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -88,5 +88,5 @@ def _project(module: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 def _short_convolution(module: Any, hidden: Tensor, layout: Layout) -> Tensor:
     before, after, x = module.in_proj(hidden)[0].chunk(3, dim=-1)
-    found = layout.convolve(module.layer_idx, before * x, module.conv.weight[:, 0], module.conv.bias)
-    return module.out_proj((after * found)[None])
+    output = layout.convolve(module.layer_idx, before * x, module.conv.weight[:, 0], module.conv.bias)
+    return module.out_proj((after * output)[None])

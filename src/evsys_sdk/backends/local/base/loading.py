@@ -132,25 +132,25 @@ def open_base(
     return base
 
 
-def pick_device(wanted: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
     """Return the device of a name; `auto` means a GPU if there is one."""
-    if wanted == "auto":
+    if name == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    device = torch.device(wanted)
+    device = torch.device(name)
     if device.type == "cuda":
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
             raise BackendError(
-                f"backend.params.device is '{wanted}', and this machine has {count} CUDA devices. Use auto or cpu."
+                f"backend.params.device is '{name}', and this machine has {count} CUDA devices. Use auto or cpu."
             )
         return torch.device("cuda", device.index or 0)
     return device
 
 
-def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of a name; `auto` means bfloat16 if the hardware supports it, otherwise float32."""
-    if wanted != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     return torch.bfloat16 if _cpu_has_bfloat16() else torch.float32
@@ -253,9 +253,9 @@ def context_length_of(config: Any, model: str, *, warns: bool = True) -> int:
                 config, "original_max_position_embeddings", longest
             )
             if int(stated) < longest:
-                said = "texts for %s may have %d tokens, not %d: with longer ones it reads positions in another way"
+                message = "texts for %s may have %d tokens, not %d: with longer ones it reads positions in another way"
                 if warns:
-                    get_logger(__name__).warning(said, model, stated, longest)
+                    get_logger(__name__).warning(message, model, stated, longest)
                 longest = int(stated)
     return longest
 

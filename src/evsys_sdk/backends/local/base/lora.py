@@ -114,9 +114,9 @@ class Switch:
     @contextlib.contextmanager
     def noting(self) -> Generator[set[str]]:
         """Collect the names of the layers used in a block, without any change active."""
-        asked = _Asked()
-        with self.using(asked):
-            yield asked.names
+        recorder = _LayerRecorder()
+        with self.using(recorder):
+            yield recorder.names
 
     @contextlib.contextmanager
     def using(self, changes: Mapping[str, Change]) -> Generator[None]:
@@ -128,7 +128,7 @@ class Switch:
             self.active = before
 
 
-class _Asked(dict[str, Change]):
+class _LayerRecorder(dict[str, Change]):
     """An empty mapping of changes that records which keys were looked up."""
 
     def __init__(self) -> None:
@@ -163,16 +163,16 @@ class LoRALinear(nn.Module):
         return AddLoRA.apply(x, None, self.weight, self.bias, change.scale, whole, change.a, change.b)
 
     def _with_row_parts(self, x: Tensor, parts: RowParts) -> Tensor:
-        found = F.linear(x, dense(self.weight), self.bias)
-        rows, added = x.reshape(-1, x.shape[-1]), found.view(-1, found.shape[-1])
-        for own, part in parts.pieces:
-            low = rows[own] @ part.a.T.to(x.dtype)
-            added[own] += part.scale * (low @ part.b.T.to(x.dtype))
-        return found
+        output = F.linear(x, dense(self.weight), self.bias)
+        rows, added = x.reshape(-1, x.shape[-1]), output.view(-1, output.shape[-1])
+        for index, part in parts.pieces:
+            low = rows[index] @ part.a.T.to(x.dtype)
+            added[index] += part.scale * (low @ part.b.T.to(x.dtype))
+        return output
 
     def _with_dropout(self, x: Tensor, part: LoRAPart) -> Tensor:
-        kept = torch.rand(x.shape, generator=part.generator, device=x.device, dtype=torch.float32) >= part.dropout
-        dropped = x * kept.to(x.dtype) / (1 - part.dropout)
+        keep = torch.rand(x.shape, generator=part.generator, device=x.device, dtype=torch.float32) >= part.dropout
+        dropped = x * keep.to(x.dtype) / (1 - part.dropout)
         low = F.linear(F.linear(dropped, part.a.to(x.dtype)), part.b.to(x.dtype))
         return Frozen.apply(x, self.weight, self.bias) + part.scale * low
 
@@ -182,8 +182,8 @@ def install(model: nn.Module, *, skip: Sequence[nn.Module] = ()) -> Switch:
     switch = Switch()
     skipped = {id(module) for module in skip}
     # List all modules first: replacing one changes the iteration.
-    found = [(name, Linear.of(module)) for name, module in model.named_modules() if id(module) not in skipped]
-    for name, linear in found:
+    modules = [(name, Linear.of(module)) for name, module in model.named_modules() if id(module) not in skipped]
+    for name, linear in modules:
         if linear is None or _EXPERT.search(name):
             continue
         parent, _, last = name.rpartition(".")
@@ -325,15 +325,15 @@ def target_layers(switch: Switch, targets: Sequence[str] | None) -> list[str]:
     """Return the layers for the targets (end of a name, or a glob pattern); None means all but experts."""
     if targets is None:
         return [name for name, linear in switch.layers.items() if not linear.experts]
-    chosen = dict.fromkeys(name for name in switch.layers if any(is_meant(name, target) for target in targets))
+    chosen = dict.fromkeys(name for name in switch.layers if any(matches_target(name, target) for target in targets))
     for target in targets:
-        if not any(is_meant(name, target) for name in switch.layers):
-            known = sorted({name.rpartition(".")[2] for name in switch.layers})
-            hint = suggest(target, known) or f"It has {', '.join(known)}."
+        if not any(matches_target(name, target) for name in switch.layers):
+            endings = sorted({name.rpartition(".")[2] for name in switch.layers})
+            hint = suggest(target, endings) or f"It has {', '.join(endings)}."
             raise BackendError(f"backend.params.lora_targets: the model has no linear layer '{target}'. {hint}")
     return list(chosen)
 
 
-def is_meant(name: str, target: str) -> bool:
+def matches_target(name: str, target: str) -> bool:
     """Whether a target matches the name of a layer."""
     return name == target or name.endswith(f".{target}") or fnmatch.fnmatch(name, target)

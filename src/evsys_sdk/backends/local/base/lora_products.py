@@ -65,30 +65,30 @@ class AddLoRA(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         rows, low, a, b = ctx.saved_tensors
         grad = grads[0].contiguous()
-        own = grad.view(*rows.shape[:-1], -1)
+        grad_rows = grad.view(*rows.shape[:-1], -1)
         # First, because the rank is small and the other gradients are computed from this.
-        grad_low = own @ b
+        grad_low = grad_rows @ b
         if ctx.scale != 1:
             grad_low *= ctx.scale
         # Gradients have the dtype of the adapter's matrices, e.g. float32; the products use the dtype of the base.
-        grad_a, grad_b = (grad_low.mT @ rows).to(ctx.dtype), own.mT @ low
+        grad_a, grad_b = (grad_low.mT @ rows).to(ctx.dtype), grad_rows.mT @ low
         rank = a.shape[-2] // len(ctx.spans)
-        found: list[Tensor] = []
+        part_grads: list[Tensor] = []
         for number, (start, end) in enumerate(ctx.spans):
             part = slice(number * rank, (number + 1) * rank)
             grad_of_b = grad_b[..., start:end, part].to(ctx.dtype)
-            found += [grad_a[..., part, :], grad_of_b * ctx.scale if ctx.scale != 1 else grad_of_b]
+            part_grads += [grad_a[..., part, :], grad_of_b * ctx.scale if ctx.scale != 1 else grad_of_b]
         grad_x = None
         if ctx.needs_input_grad[0]:
-            grad_x = own @ dense(ctx.weight)
+            grad_x = grad_rows @ dense(ctx.weight)
             grad_x = _add(grad_x, grad_low, a, 1.0).view(ctx.shape)
-        return grad_x, grad if ctx.has_onto else None, None, None, None, None, *found
+        return grad_x, grad if ctx.has_onto else None, None, None, None, None, *part_grads
 
 
-def _add(onto: Tensor, one: Tensor, other: Tensor, scale: float) -> Tensor:
+def _add(onto: Tensor, left: Tensor, right: Tensor, scale: float) -> Tensor:
     """Add a product of matrices, or of batches of matrices, in place."""
     add = onto.addmm_ if onto.ndim == 2 else onto.baddbmm_
-    return add(one, other, alpha=scale)
+    return add(left, right, alpha=scale)
 
 
 def _join(matrices: Sequence[Tensor], spans: Any, height: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -68,8 +68,8 @@ def split(batch: MicroBatch, sequences: Sequence[Ints], *, share: bool = True) -
     for members in (batch.members[:halfway], batch.members[halfway:]):
         chosen = [sequences[member] for member in members]
         [row] = pack(chosen, budget=sum(map(len, chosen)), share=share)
-        own = tuple(members[member] for member in row.members)
-        rows.append(MicroBatch(row.tokens, row.positions, row.segments, own, row.places))
+        chosen_members = tuple(members[member] for member in row.members)
+        rows.append(MicroBatch(row.tokens, row.positions, row.segments, chosen_members, row.places))
     return rows
 
 
@@ -82,11 +82,11 @@ def _families(sequences: Sequence[Ints], share: bool) -> list[_Family]:
     members, prefix = [order[0]], 0
     for number in order[1:]:
         common = common_start(sequences[members[0]], sequences[number])
-        kept = common if len(members) == 1 else min(prefix, common)
+        shared = common if len(members) == 1 else min(prefix, common)
         # Accept a shorter prefix for one more member if this saves more tokens in total.
-        if kept >= _SHORTEST_PREFIX and kept * len(members) > prefix * (len(members) - 1):
+        if shared >= _SHORTEST_PREFIX and shared * len(members) > prefix * (len(members) - 1):
             members.append(number)
-            prefix = kept
+            prefix = shared
         else:
             families.append(_Family(tuple(members), prefix))
             members, prefix = [number], 0

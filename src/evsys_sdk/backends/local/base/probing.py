@@ -59,8 +59,8 @@ def head_of(model: Any, output: Any, name: str) -> Head:
         head = Head(output.weight, getattr(output, "bias", None), scale, cap)
         if calls and logits.shape == plain.shape:
             # A copy, because `to_logits` may overwrite its argument.
-            found = head.to_logits(plain.clone())
-            if float((found - logits).abs().max()) <= allowed * max(1.0, float(found.abs().max()) / _LARGEST_CRAFTED):
+            result = head.to_logits(plain.clone())
+            if float((result - logits).abs().max()) <= allowed * max(1.0, float(result.abs().max()) / _LARGEST_CRAFTED):
                 return head
     raise explain_refusal(
         name, type(model).__name__, "it changes its logits after the output layer in a way we do not know"
@@ -69,14 +69,14 @@ def head_of(model: Any, output: Any, name: str) -> Head:
 
 def _changes(config: Any) -> list[tuple[float, float | None]]:
     """Return candidate pairs of scale and cap from the config; `head_of` tests which of them the model applies."""
-    found: list[tuple[float, float | None]] = [(1.0, None)]
+    candidates: list[tuple[float, float | None]] = [(1.0, None)]
     if scale := getattr(config, "logit_scale", None):
-        found.append((float(scale), None))
+        candidates.append((float(scale), None))
     if divisor := getattr(config, "logits_scaling", None):
-        found.append((1 / float(divisor), None))
+        candidates.append((1 / float(divisor), None))
     if cap := getattr(config, "final_logit_softcapping", None):
-        found.append((1.0, float(cap)))
-    return found
+        candidates.append((1.0, float(cap)))
+    return candidates
 
 
 @contextlib.contextmanager
@@ -107,25 +107,27 @@ def check(base: Base) -> None:
 def _failure(name: str, model: Any, error: Exception) -> Exception:
     if memory.is_out_of_memory(error):
         return error
-    said = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else "nothing"
-    reason = said if isinstance(error, NotUnderstood) else f"running it fails ({type(error).__name__}: {said})"
+    message = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else "nothing"
+    reason = message if isinstance(error, NotUnderstood) else f"running it fails ({type(error).__name__}: {message})"
     return explain_refusal(name, type(model).__name__, reason)
 
 
 def _first_difference(base: Base) -> str | None:
     texts = _texts(base)
     with own_attention(base.model):
-        own = base.model(input_ids=torch.stack(texts), use_cache=False).logits.float().log_softmax(-1)
-    seen: dict[int, Traits] = {}
+        reference = base.model(input_ids=torch.stack(texts), use_cache=False).logits.float().log_softmax(-1)
+    traits_of: dict[int, Traits] = {}
     count = len(texts[0])
-    alone = base.hidden(texts[0], torch.arange(count, device=base.device), _Noting(Segment(0, count), seen))
-    if (gap := _gap(base, alone, own[0])) is not None:
+    alone = base.hidden(
+        texts[0], torch.arange(count, device=base.device), _TraitsRecorder(Segment(0, count), traits_of)
+    )
+    if (gap := _gap(base, alone, reference[0])) is not None:
         return f"its log-probabilities differ by {gap:.3g} from those of its own forward pass"
-    if not seen:
+    if not traits_of:
         return "it computes nothing by attention, so sequences that are packed into one row would not be kept apart"
-    if (reason := _wrong_window(base, seen)) is not None:
+    if (reason := _wrong_window(base, traits_of)) is not None:
         return reason
-    return _compare_packing(base, texts, own) or _compare_decoding(base, texts, own)
+    return _compare_packing(base, texts, reference) or _compare_decoding(base, texts, reference)
 
 
 def _texts(base: Base) -> list[Tensor]:
@@ -136,12 +138,12 @@ def _texts(base: Base) -> list[Tensor]:
     return [(text % base.vocab_size).to(base.device) for text in (first, second, third)]
 
 
-def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
+def _compare_packing(base: Base, texts: Sequence[Tensor], reference: Tensor) -> str | None:
     """Return how results change when texts are packed into one row twice, each time behind another text, or None."""
-    one, two, other = texts
-    prefix = min(_PREFIX, len(one) - 1)
-    rests = [one[:prefix], one[prefix:], two[prefix:]]
-    parts = [*(other, *rests), *((other + 1) % base.vocab_size, *rests)]
+    first, second, third = texts
+    prefix = min(_PREFIX, len(first) - 1)
+    rests = [first[:prefix], first[prefix:], second[prefix:]]
+    parts = [*(third, *rests), *((third + 1) % base.vocab_size, *rests)]
     segments: list[Segment] = []
     positions: list[Tensor] = []
     for number, part in enumerate(parts):
@@ -150,13 +152,13 @@ def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | 
         segments.append(Segment(start, len(part), shared.start, shared.length))
         positions.append(torch.arange(len(part), device=base.device) + shared.length)
     hidden = base.hidden(torch.cat(parts), torch.cat(positions), PackedLayout(segments))
-    found = hidden.split([len(part) for part in parts])
-    before, after = torch.cat(found[1:4]).float(), torch.cat(found[5:8]).float()
+    outputs = hidden.split([len(part) for part in parts])
+    before, after = torch.cat(outputs[1:4]).float(), torch.cat(outputs[5:8]).float()
     # Other sequences of the row must not matter: the states must be equal behind both.
     changed = float(((before - after).norm(dim=1) / before.norm(dim=1)).mean())
-    packed = (*(torch.cat([found[1], rest]) for rest in found[2:4]), found[0])
+    packed = (*(torch.cat([outputs[1], rest]) for rest in outputs[2:4]), outputs[0])
     same = changed <= (1e-3 if base.key.dtype == torch.float32 else 0.1)
-    if same and all(_gap(base, ours, expected) is None for ours, expected in zip(packed, own, strict=True)):
+    if same and all(_gap(base, ours, expected) is None for ours, expected in zip(packed, reference, strict=True)):
         return None
     stateful = sorted({type(module).__name__ for module in base.model.modules() if _convolves(module)})
     return (
@@ -165,12 +167,12 @@ def _compare_packing(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | 
     )
 
 
-def _compare_decoding(base: Base, texts: Sequence[Tensor], own: Tensor) -> str | None:
+def _compare_decoding(base: Base, texts: Sequence[Tensor], reference: Tensor) -> str | None:
     """Return how results change when the last tokens of each text are decoded one by one, or None."""
     from ..sampling.decoding import TokenDecoder
 
     logits = decode_texts(base, TokenDecoder(base, {}))
-    gap = _difference(base, logits, own[:, -logits.shape[1] :])
+    gap = _difference(base, logits, reference[:, -logits.shape[1] :])
     return None if gap is None else f"its log-probabilities change by {gap:.3g} when tokens are decoded one by one"
 
 
@@ -206,8 +208,8 @@ def agrees(base: Base, what: str, compute: Callable[[], tuple[Tensor, Tensor]]) 
     """Whether fused code returns the logits of the model's own modules; log a warning if not."""
     try:
         with torch.no_grad():
-            found, own = compute()
-            gap = _difference(base, found, own.log_softmax(-1))
+            computed, reference = compute()
+            gap = _difference(base, computed, reference.log_softmax(-1))
         problem = None if gap is None else f"differs by {gap:.3g}"
     except Exception as error:
         if memory.is_out_of_memory(error):
@@ -223,16 +225,16 @@ def is_mixture(model: nn.Module) -> bool:
     return any("experts" in name for name, _ in model.named_modules())
 
 
-def _wrong_window(base: Base, seen: dict[int, Traits]) -> str | None:
+def _wrong_window(base: Base, traits_of: dict[int, Traits]) -> str | None:
     """Return why the layers' windows differ from the config, or None; the test sequences are too short to show it."""
     config = base.model.config.get_text_config()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
     window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None) or ()
-    for number, traits in seen.items():
+    for number, traits in traits_of.items():
         if number < len(kinds):
             expected = window if kinds[number] == "sliding_attention" else None
             if traits.window != expected:
                 return f"layer {number} sees {traits.window} tokens back, where its config says {expected}"
-    windows = [traits.window for traits in seen.values() if traits.window is not None]
+    windows = [traits.window for traits in traits_of.values() if traits.window is not None]
     if not kinds and not windows and window is not None and window < base.context_length:
         return f"its config speaks of a window of {window} tokens, and its layers do not say whether they have it"
     return None
@@ -242,13 +244,13 @@ def _convolves(module: nn.Module) -> bool:
     return any(isinstance(child, nn.Conv1d) for child in module.children())
 
 
-class _Noting(PackedLayout):
+class _TraitsRecorder(PackedLayout):
     """A row of one sequence that records the attention parameters of each layer."""
 
-    def __init__(self, segment: Segment, seen: dict[int, Traits]) -> None:
+    def __init__(self, segment: Segment, traits_of: dict[int, Traits]) -> None:
         super().__init__([segment])
-        self._seen = seen
+        self._traits = traits_of
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        self._seen[traits.layer] = traits
+        self._traits[traits.layer] = traits
         return super().attend(query, key, value, traits)

@@ -36,8 +36,8 @@ class Product:
 
     def __call__(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
         if self.packed is None:
-            found = F.linear(x, dense(self.weight), self.bias)
-            return found if onto is None else onto + found
+            output = F.linear(x, dense(self.weight), self.bias)
+            return output if onto is None else onto + output
         if onto is None:
             return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return torch.ops.mkldnn._linear_pointwise.binary(x, onto, self.packed, self.bias, "add")

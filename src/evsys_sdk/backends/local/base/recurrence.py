@@ -107,8 +107,8 @@ class Plan:
             place = np.empty(self.tokens + 1, np.int64)
             place[index.ravel()] = np.arange(index.size)
             order = np.array([rank[number] for number in range(len(rank))])
-            found = (torch.from_numpy(part).to(device) for part in (order, index, place[: self.tokens]))
-            self._chunks[key] = (levels, *found)  # pyright: ignore[reportArgumentType]
+            tensors = (torch.from_numpy(part).to(device) for part in (order, index, place[: self.tokens]))
+            self._chunks[key] = (levels, *tensors)  # pyright: ignore[reportArgumentType]
         return self._chunks[key]
 
 
@@ -119,9 +119,9 @@ def convolve(
     width = weight.shape[-1]
     rows, ends = plan.taps(width, x.device)
     begin = x.new_zeros(len(plan.segments), width - 1, x.shape[1]) if initial is None else initial.to(x.dtype)
-    known = torch.cat([x, begin.flatten(0, 1)])
-    found: Any = sum(known.index_select(0, rows[:, tap]) * weight[:, tap] for tap in range(width))
-    return (found if bias is None else found + bias), known[ends]
+    inputs = torch.cat([x, begin.flatten(0, 1)])
+    output: Any = sum(inputs.index_select(0, rows[:, tap]) * weight[:, tap] for tap in range(width))
+    return (output if bias is None else output + bias), inputs[ends]
 
 
 def delta_rule(
@@ -152,22 +152,22 @@ def _scan(
     q, k, v, g, b = (in_chunks(part) for part in (query, key, value, decay, beta))
     total = g.cumsum(-1)
     # The decay of token j's write until token i.
-    kept = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
+    decays = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
     written = k * b[..., None]
     # Within a chunk, each token corrects the writes of earlier tokens: a triangular system.
-    system = (written @ k.transpose(-1, -2) * kept).tril(-1)
+    system = (written @ k.transpose(-1, -2) * decays).tril(-1)
     right = torch.cat([v * b[..., None], written * total.exp()[..., None]], dim=-1)
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     new, reads = solved.split([width, k.shape[-1]], dim=-1)
-    inside = (q @ k.transpose(-1, -2) * kept).tril()
+    inside = (q @ k.transpose(-1, -2) * decays).tril()
     q = q * total.exp()[..., None]
     k = (k * (total[..., -1:] - total).exp()[..., None]).transpose(-1, -2)
-    left = total[..., -1].exp()[..., None, None]
-    found: list[Tensor] = []
+    remaining = total[..., -1].exp()[..., None, None]
+    outputs: list[Tensor] = []
     last = value.new_zeros(0, heads, k.shape[-2], width)
     # Split once: the gradient of each single slice would be as large as the whole tensor.
     sizes = [running for level in levels for running in level.active]
-    steps = zip(*(part.split(sizes) for part in (q, k, inside, new, reads, left)), strict=True)
+    steps = zip(*(part.split(sizes) for part in (q, k, inside, new, reads, remaining)), strict=True)
     for level in levels:
         if level.parents is not None:
             state = last.index_select(0, level.parents)
@@ -178,22 +178,22 @@ def _scan(
         ended: list[Tensor] = []
         for running in level.active:
             if running < len(state):  # members are sorted by length, so the shortest are last
-                state, done = state.split([running, len(state) - running])
-                ended.append(done)
-            q_now, k_now, inside_now, new_now, reads_now, left_now = next(steps)
+                state, finished = state.split([running, len(state) - running])
+                ended.append(finished)
+            q_now, k_now, inside_now, new_now, reads_now, remaining_now = next(steps)
             change = new_now - reads_now @ state
-            found.append(q_now @ state + inside_now @ change)
-            state = state * left_now + k_now @ change
+            outputs.append(q_now @ state + inside_now @ change)
+            state = state * remaining_now + k_now @ change
         last = torch.cat([last, state, *reversed(ended)])
-    output = torch.cat(found).transpose(1, 2).reshape(-1, heads, width).index_select(0, place)
+    output = torch.cat(outputs).transpose(1, 2).reshape(-1, heads, width).index_select(0, place)
     return output, last.index_select(0, order)
 
 
 def step_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
     """Convolve one more token per slot: x (slots, channels), state (slots, width - 1, channels)."""
     window = torch.cat([state, x[:, None].to(state.dtype)], dim=1)
-    found = (window * weight.T).sum(1).to(x.dtype)
-    return (found if bias is None else found + bias), window[:, 1:]
+    output = (window * weight.T).sum(1).to(x.dtype)
+    return (output if bias is None else output + bias), window[:, 1:]
 
 
 def step_delta_rule(

@@ -68,5 +68,5 @@ class Clock:
 
     def take(self) -> float:
         """Return the seconds measured since the last call."""
-        found, self._computed = self._computed, 0.0
-        return found
+        seconds, self._computed = self._computed, 0.0
+        return seconds

@@ -72,7 +72,7 @@ def _draw(
     tops,
     best,
     heated,
-    found,
+    output,
     vocabulary,
     parts,
     rows,
@@ -95,22 +95,22 @@ def _draw(
     # Find where the distribution function reaches the random number: first among the parts, then inside one part.
     # In float64, because a float32 cumulative sum near 1 does not change by a token of small probability.
     ends = tl.cumsum(masses.to(tl.float64), 0)
-    wanted = tl.load(uniform + row) * tl.max(ends, 0)
-    part = tl.minimum(tl.sum((ends <= wanted).to(tl.int32), 0), parts - 1)
+    threshold = tl.load(uniform + row) * tl.max(ends, 0)
+    part = tl.minimum(tl.sum((ends <= threshold).to(tl.int32), 0), parts - 1)
     before = tl.sum(tl.where(at == part - 1, ends, 0.0), 0)
     token = part * PART + column
     value = tl.load(logits + row * vocabulary + token, mask=token < vocabulary, other=float("-inf")).to(tl.float32)
     value = _biased(value, biases, number, token, vocabulary)
     each = tl.exp((value - most) / heat).to(tl.float64)
-    place = tl.sum((tl.cumsum(each, 0) <= wanted - before).to(tl.int32), 0)
+    place = tl.sum((tl.cumsum(each, 0) <= threshold - before).to(tl.int32), 0)
     # Rounding may place the number behind the part's last token; never choose a token with probability 0.
     last = tl.max(tl.where(each > 0, column, 0), 0)
     drawn = part * PART + tl.minimum(place, last)
     likeliest = tl.load(best + row * parts + tl.argmax(high, 0))
     chosen = tl.where(greedy, likeliest, drawn)
     logprob = tl.load(logits + row * vocabulary + chosen).to(tl.float32) - total
-    tl.store(found + row, chosen.to(tl.float64))
-    tl.store(found + rows + row, logprob.to(tl.float64))
+    tl.store(output + row, chosen.to(tl.float64))
+    tl.store(output + rows + row, logprob.to(tl.float64))
 
 
 def pick(logits: Tensor, temperature: Tensor, uniform: Tensor, biases: Tensor, bias: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def pick(logits: Tensor, temperature: Tensor, uniform: Tensor, biases: Tensor, b
     parts = triton.cdiv(vocabulary, _PART)
     highest, mass, tops, heated = torch.empty(4, rows, parts, device=logits.device, dtype=torch.float32).unbind()
     best = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
-    found = torch.empty(2, rows, dtype=torch.float64, device=logits.device)
+    output = torch.empty(2, rows, dtype=torch.float64, device=logits.device)
     summary = (highest, mass, tops, best, heated)
     _summarise[(rows, parts)](logits, temperature, biases, bias, *summary, vocabulary, parts, PART=_PART)
     _draw[(rows,)](
@@ -132,11 +132,11 @@ def pick(logits: Tensor, temperature: Tensor, uniform: Tensor, biases: Tensor, b
         biases,
         bias,
         *summary,
-        found,
+        output,
         vocabulary,
         parts,
         rows,
         PARTS=triton.next_power_of_2(parts),
         PART=_PART,
     )
-    return found
+    return output

@@ -48,7 +48,7 @@ def _product(
     weight,
     bias,
     onto,
-    found,
+    output,
     gain,
     normed,
     new_squares,
@@ -92,11 +92,11 @@ def _product(
             if number < PARTS * SHARES * used:
                 share, adapter, part = number % SHARES, number // SHARES % used, number // SHARES // used
                 row = rows_at * ROWS + tl.arange(0, ROWS)
-                own = (tl.load(owners + row, mask=row < M, other=-1) == adapter)[:, None]
+                mine = (tl.load(owners + row, mask=row < M, other=-1) == adapter)[:, None]
                 from_a = tl.load(table + 2 * part)
                 depth: tl.constexpr = 128
                 length = tl.cdiv(tl.cdiv(K, SHARES), depth) * depth
-                last = tl.where((from_a >= 0) & (tl.sum(own.to(tl.int32)) > 0), tl.minimum((share + 1) * length, K), 0)
+                last = tl.where((from_a >= 0) & (tl.sum(mine.to(tl.int32)) > 0), tl.minimum((share + 1) * length, K), 0)
                 rank = tl.arange(0, RANKS)
                 from_x = x + row[:, None] * K
                 # `multiple_of` lets the compiler emit wide loads.
@@ -109,11 +109,11 @@ def _product(
                 total = tl.zeros([ROWS, RANKS], tl.float32)
                 for start in range(share * length, last, depth):
                     at = start + tl.arange(0, depth)[None, :]
-                    value = tl.load(from_x + at, mask=own & (at < K), other=0.0)
+                    value = tl.load(from_x + at, mask=mine & (at < K), other=0.0)
                     factor = tl.load(from_bank + at, mask=(rank < RANK)[:, None] & (at < K), other=0.0)
                     total = tl.dot(value, tl.trans(factor), total)
                 target = low + ((part * SHARES + share) * M + row[:, None]) * RANK + rank[None, :]
-                tl.store(target, total * scale, mask=own & (rank < RANK)[None, :])
+                tl.store(target, total * scale, mask=mine & (rank < RANK)[None, :])
                 tl.debug_barrier()  # all threads must store their states before the program counts as ready
                 tl.atomic_add(ready + rows_at, 1, sem="release")
             return
@@ -174,11 +174,11 @@ def _product(
             other_state = _low(from_low + SHARES * M * RANK, M * RANK, in_rows & in_rank, SHARES)
             other_state = other_state.to(weight.dtype.element_ty)
         for adapter in range(0, limit):
-            own = tl.multiple_of(stride.to(tl.int64) * adapter, 16)
-            factor = tl.load(from_b + own, mask=in_columns & in_rank, other=0.0)
+            offset = tl.multiple_of(stride.to(tl.int64) * adapter, 16)
+            factor = tl.load(from_b + offset, mask=in_columns & in_rank, other=0.0)
             total = tl.dot(tl.where(owner == adapter, state, nothing), tl.trans(factor), total)
             if GATE:
-                second = tl.load(from_second + own, mask=in_columns & in_rank, other=0.0)
+                second = tl.load(from_second + offset, mask=in_columns & in_rank, other=0.0)
                 other = tl.dot(tl.where(owner == adapter, other_state, nothing), tl.trans(second), other)
     if NORM:
         total *= factors
@@ -206,8 +206,8 @@ def _product(
         if ONTO:
             total += tl.load(onto + target, mask=written, other=0.0).to(tl.float32)
         # The squares are computed from the rounded states, which are the input of the norm.
-        rounded = total.to(found.dtype.element_ty)
-        tl.store(found + target, rounded, mask=written)
+        rounded = total.to(output.dtype.element_ty)
+        tl.store(output + target, rounded, mask=written)
         if ONTO:
             # Inputs of the next norm: the sums of squares, and the states times the weights of the norm.
             wide = tl.where(written, rounded.to(tl.float32), 0.0)
@@ -246,11 +246,11 @@ class FewRows:
     def times(self, product: Any, *, gate: bool = False) -> Tensor:
         """Multiply the normalized states by a matrix; with `gate`, its first half gates the second."""
         height = len(product.weight) // 2 if gate else len(product.weight)
-        found = self.x.new_empty(len(self.x), height)
+        output = self.x.new_empty(len(self.x), height)
         self._launch(
-            self._normed, product, found, _plan(self.x, height, gate=gate, pairs=self._bank is not None), gate=gate
+            self._normed, product, output, _plan(self.x, height, gate=gate, pairs=self._bank is not None), gate=gate
         )
-        return found
+        return output
 
     def add(self, x: Tensor, product: Any, norm: Any) -> None:
         """Add a product to the states; `norm` is the next norm."""
@@ -263,14 +263,14 @@ class FewRows:
         self,
         x: Tensor,
         product: Any,
-        found: Tensor,
+        output: Tensor,
         plan: _Plan,
         *,
         gate: bool = False,
         norm: Any = None,
         squares: Tensor | None = None,
     ) -> None:
-        height, width = found.shape[1], x.shape[1]
+        height, width = output.shape[1], x.shape[1]
         adds, bias = norm is not None, product.bias
         added = None if self._bank is None else _Added.of(*self._bank, next(self._ready), x, product)
         shrinks = 0 if added is None else added.low.shape[0] * added.low.shape[1] * added.most
@@ -279,8 +279,8 @@ class FewRows:
             self._squares,
             product.weight,
             x if bias is None else bias,
-            found,
-            found,
+            output,
+            output,
             norm.weight if adds else x,
             self._normed,
             squares if adds else self._squares,

@@ -44,17 +44,17 @@ def _norm_and_rotate(start, weight, cosine, sine, column, partner, mask, eps, NO
 
 
 @triton.jit
-def _more(query, keys, values, block, seen, scale, most, total, mixed):
+def _more(query, keys, values, block, visible, scale, most, total, mixed):
     """Update the online softmax with a block of keys."""
-    key = tl.load(keys + block, mask=seen[:, None], other=0.0)
-    score = tl.where(seen[None, :], tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+    key = tl.load(keys + block, mask=visible[:, None], other=0.0)
+    score = tl.where(visible[None, :], tl.dot(query, tl.trans(key)) * scale, float("-inf"))
     # Online softmax: rescale the sums to the new maximum, so that nothing overflows.
     highest = tl.maximum(most, tl.max(score, 1))
     weight = tl.exp(score - highest[:, None])
-    kept = tl.exp(most - highest)
-    value = tl.load(values + block, mask=seen[:, None], other=0.0)
-    mixed = mixed * kept[:, None] + tl.dot(weight.to(value.dtype), value)
-    return highest, total * kept + tl.sum(weight, 1), mixed
+    rescale = tl.exp(most - highest)
+    value = tl.load(values + block, mask=visible[:, None], other=0.0)
+    mixed = mixed * rescale[:, None] + tl.dot(weight.to(value.dtype), value)
+    return highest, total * rescale + tl.sum(weight, 1), mixed
 
 
 @triton.jit
@@ -67,7 +67,7 @@ def _attend_prompts(
     values,
     homes,
     shared,
-    found,
+    output,
     sums,
     scale,
     eps,
@@ -97,13 +97,13 @@ def _attend_prompts(
         number = tl.cumsum(alike.to(tl.int32)) - 1
         chosen = alike[None, :] & (number[None, :] == (before + row // GROUP)[:, None])
         member = tl.sum(tl.where(chosen, each[None, :], 0), 1).to(tl.int64)[:, None]
-        own = (tl.sum(chosen.to(tl.int32), 1) > 0)[:, None] & (row < ROWS // GROUP * GROUP)[:, None]
+        valid = (tl.sum(chosen.to(tl.int32), 1) > 0)[:, None] & (row < ROWS // GROUP * GROUP)[:, None]
         half: tl.constexpr = WIDTH // 2
         partner = (column + half) % WIDTH
         cosine = tl.load(cos + member * WIDTH + column).to(tl.float32)
         sine = tl.load(sin + member * WIDTH + column).to(tl.float32) * tl.where(column < half, -1.0, 1.0)
         start = qkv + (member * (GROUP + 2) * K + head * GROUP + row[:, None] % GROUP) * WIDTH
-        query = _norm_and_rotate(start, q_weight, cosine, sine, column, partner, own, eps, NORM, WIDTH).to(
+        query = _norm_and_rotate(start, q_weight, cosine, sine, column, partner, valid, eps, NORM, WIDTH).to(
             keys.dtype.element_ty
         )
         most = tl.full([ROWS], float("-inf"), tl.float32)
@@ -116,9 +116,9 @@ def _attend_prompts(
             block = from_home + at[:, None] * WIDTH + column
             most, total, mixed = _more(query, keys, values, block, at < length, scale, most, total, mixed)
         place = member * GROUP * K + head * GROUP + row[:, None] % GROUP
-        tl.store(found + place * WIDTH + column, mixed, mask=own)
-        tl.store(sums + 2 * place, most[:, None], mask=own)
-        tl.store(sums + 2 * place + 1, total[:, None], mask=own)
+        tl.store(output + place * WIDTH + column, mixed, mask=valid)
+        tl.store(sums + 2 * place, most[:, None], mask=valid)
+        tl.store(sums + 2 * place + 1, total[:, None], mask=valid)
 
 
 @triton.jit
@@ -133,7 +133,7 @@ def _attend(
     positions,
     homes,
     shared,
-    found,
+    output,
     of_prompts,
     sums,
     scale,
@@ -163,14 +163,14 @@ def _attend(
     sine = tl.load(sin + slot * WIDTH + column).to(tl.float32) * tl.where(column < half, -1.0, 1.0)
     # One program computes all queries of a key head, so that its keys and values are read once.
     token = qkv + slot * (GROUP + 2) * K * WIDTH
-    own = (row < GROUP)[:, None]
+    valid = (row < GROUP)[:, None]
     start = token + (head * GROUP + row)[:, None] * WIDTH
-    query = _norm_and_rotate(start, q_weight, cosine, sine, column, partner, own, eps, NORM, WIDTH).to(
+    query = _norm_and_rotate(start, q_weight, cosine, sine, column, partner, valid, eps, NORM, WIDTH).to(
         keys.dtype.element_ty
     )
-    one = tl.arange(0, 1)[:, None]
-    start = token + (GROUP * K + head + one) * WIDTH
-    new_key = _norm_and_rotate(start, k_weight, cosine, sine, column, partner, one == 0, eps, NORM, WIDTH)
+    zero = tl.arange(0, 1)[:, None]
+    start = token + (GROUP * K + head + zero) * WIDTH
+    new_key = _norm_and_rotate(start, k_weight, cosine, sine, column, partner, zero == 0, eps, NORM, WIDTH)
     new_key = new_key.to(keys.dtype.element_ty)
     new_value = tl.load(token + ((GROUP + 1) * K + head) * WIDTH + column)
     cache = slot * slot_stride + head * head_stride
@@ -187,11 +187,11 @@ def _attend(
     first = tl.maximum(position - window + 1, 0)
     if PROMPTS:
         place = (slot * GROUP * K + head * GROUP + row)[:, None]
-        before = tl.load(sums + 2 * place, mask=own, other=float("-inf"))
+        before = tl.load(sums + 2 * place, mask=valid, other=float("-inf"))
         highest = tl.maximum(most[:, None], before)
-        kept, share = tl.exp(most[:, None] - highest), tl.exp(before - highest)
-        mixed = mixed * kept + tl.load(of_prompts + place * WIDTH + column, mask=own, other=0.0) * share
-        total = tl.sum(total[:, None] * kept + tl.load(sums + 2 * place + 1, mask=own, other=0.0) * share, 1)
+        rescale, share = tl.exp(most[:, None] - highest), tl.exp(before - highest)
+        mixed = mixed * rescale + tl.load(of_prompts + place * WIDTH + column, mask=valid, other=0.0) * share
+        total = tl.sum(total[:, None] * rescale + tl.load(sums + 2 * place + 1, mask=valid, other=0.0) * share, 1)
         most = tl.sum(highest, 1)
     else:
         for begin in range(first, in_home, BLOCK):
@@ -202,8 +202,8 @@ def _attend(
         at = begin + tl.arange(0, BLOCK)
         block = cache + at[:, None] * WIDTH + column
         most, total, mixed = _more(query, keys, values, block, at < position, scale, most, total, mixed)
-    target = found + (slot * GROUP * K + head * GROUP + row)[:, None] * WIDTH + column
-    tl.store(target, (mixed / total[:, None]).to(found.dtype.element_ty), mask=own)
+    target = output + (slot * GROUP * K + head * GROUP + row)[:, None] * WIDTH + column
+    tl.store(target, (mixed / total[:, None]).to(output.dtype.element_ty), mask=valid)
 
 
 def attend(
@@ -226,13 +226,13 @@ def attend(
     K, width = keys.shape[1], keys.shape[3]
     group = heads // K
     rows = max(16, triton.next_power_of_2(group))  # `tl.dot` needs at least 16
-    found = qkv.new_empty(len(qkv), heads * width)
+    output = qkv.new_empty(len(qkv), heads * width)
     keys_at_once, warps, stages = _plan(len(qkv))
     prompts = prompts and traits.window is None
     early, scale = launch_early(qkv.device), width**-0.5 if traits.scale is None else traits.scale
-    of_prompts, sums = found, found
+    of_prompts, sums = output, output
     if prompts:
-        of_prompts = torch.empty(found.shape, device=qkv.device, dtype=torch.float32)
+        of_prompts = torch.empty(output.shape, device=qkv.device, dtype=torch.float32)
         sums = of_prompts.new_empty(len(qkv), heads, 2)
         _attend_prompts[(len(qkv), K)](
             qkv,
@@ -267,7 +267,7 @@ def attend(
         keys,
         values,
         *where,
-        found,
+        output,
         of_prompts,
         sums,
         scale,
@@ -286,7 +286,7 @@ def attend(
         num_stages=stages,
         **early,
     )
-    return found
+    return output
 
 
 def _plan(slots: int) -> tuple[int, int, int]:
@@ -320,12 +320,12 @@ def read_tokens(
     states: Any = FewRows(x, first, room, bank) if few else ManyRows(x, first)
     following = [*(layer.before_attention for layer in layers[1:]), body.norm]
     for layer, next_norm in zip(layers, following, strict=True):
-        own = layer.attention
-        norms = (own.q_norm, own.k_norm) if hasattr(own, "q_norm") else None
+        attention = layer.attention
+        norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
         qkv = states.times(layer.qkv)
-        held = cache.layers[layer.traits.layer]
-        found = attend(qkv, (cos, sin), norms, held, where, layer.traits, layer.sizes[0], prompts=prompts)
-        states.add(found, layer.output, layer.before_gate)
+        cached = cache.layers[layer.traits.layer]
+        output = attend(qkv, (cos, sin), norms, cached, where, layer.traits, layer.sizes[0], prompts=prompts)
+        states.add(output, layer.output, layer.before_gate)
         states.add(states.times(layer.gate_up, gate=True), layer.down, next_norm)
     return Norm.apply(states.x, body.norm.weight, body.norm.variance_epsilon)[0]
 
@@ -341,8 +341,8 @@ class ManyRows:
     def times(self, product: Any, *, gate: bool = False) -> Tensor:
         """Multiply the normalized states by a matrix; with `gate`, its first half gates the second."""
         normed, _ = Norm.apply(self.x, self._norm.weight, self._norm.variance_epsilon)
-        found = F.linear(normed, product.weight, product.bias)
-        return Gate.apply(found) if gate else found
+        output = F.linear(normed, product.weight, product.bias)
+        return Gate.apply(output) if gate else output
 
     def add(self, x: Tensor, product: Any, norm: Any) -> None:
         """Add a product to the states; `norm` is the next norm."""

@@ -89,14 +89,14 @@ def run_body(
 def _run_layer(layer: Layer, linear: Linear, attend: Attend, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     from .kernels import Gate, Heads, Norm
 
-    own = layer.attention
-    norms = (own.q_norm.weight, own.k_norm.weight) if hasattr(own, "q_norm") else (None, None)
-    eps = own.q_norm.variance_epsilon if hasattr(own, "q_norm") else 0.0
+    attention = layer.attention
+    norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else (None, None)
+    eps = attention.q_norm.variance_epsilon if hasattr(attention, "q_norm") else 0.0
     h, x = Norm.apply(x, layer.before_attention.weight, layer.before_attention.variance_epsilon)
     qkv = linear(layer, "qkv", h, None)
-    q, k, v = Heads.apply(qkv, cos, sin, *norms, (layer.sizes[0], layer.sizes[1], own.head_dim, eps))
-    found = attend(q, k, v, layer.traits)
-    x = linear(layer, "output", found.reshape(len(x), -1), x)
+    q, k, v = Heads.apply(qkv, cos, sin, *norms, (layer.sizes[0], layer.sizes[1], attention.head_dim, eps))
+    output = attend(q, k, v, layer.traits)
+    x = linear(layer, "output", output.reshape(len(x), -1), x)
     h, x = Norm.apply(x, layer.before_gate.weight, layer.before_gate.variance_epsilon)
     return linear(layer, "down", Gate.apply(linear(layer, "gate_up", h, None)), x)
 
@@ -105,12 +105,12 @@ def plain(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
     """Compute a product with the base weights."""
     product = getattr(layer, which)
     if isinstance(product.weight, FourBit):
-        found = Frozen.apply(x, product.weight, product.bias)
-        return found if onto is None else onto + found
+        output = Frozen.apply(x, product.weight, product.bias)
+        return output if onto is None else onto + output
     if onto is None:
         return F.linear(x, product.weight, product.bias)
-    found = torch.addmm(onto, x, product.weight.T)
-    return found if product.bias is None else found + product.bias
+    output = torch.addmm(onto, x, product.weight.T)
+    return output if product.bias is None else output + product.bias
 
 
 def add_adapter(changes: Mapping[str, Change]) -> Linear:
@@ -138,8 +138,8 @@ def _try_out(base: Base) -> Sequence[Layer] | bool:
     """Return the layers if the fused body is supported and agrees with the model's own modules, otherwise False."""
     if base.device.type != "cuda" or base.key.dtype != torch.bfloat16 or type(base.model).__name__ not in FUSED:
         return False
-    own = base.body.layers[0].self_attn  # pyright: ignore[reportIndexIssue]
-    width, has_tools = own.head_dim, importlib.util.find_spec("triton") is not None and has_varlen()
+    attention = base.body.layers[0].self_attn  # pyright: ignore[reportIndexIssue]
+    width, has_tools = attention.head_dim, importlib.util.find_spec("triton") is not None and has_varlen()
     # The kernels load a whole head, and the length of a range in Triton must be a power of two.
     if not has_tools or width & (width - 1) or getattr(base.body.config, "hidden_act", "silu") != "silu":
         return False
@@ -159,5 +159,5 @@ def _both(base: Base, layers: Sequence[Layer]) -> tuple[Tensor, Tensor]:
     segments = [Segment(0, 4), Segment(4, 2, 0, 4), Segment(6, 2, 0, 4)]
     positions = torch.tensor([0, 1, 2, 3, 4, 5, 4, 5], device=base.device)
     fused = run_body(base, layers, plain, tokens, positions, PackedLayout(segments).attend_rows)
-    own = base.hidden(tokens, positions, PackedLayout(segments))
-    return base.head.logits(fused), base.head.logits(own)
+    reference = base.hidden(tokens, positions, PackedLayout(segments))
+    return base.head.logits(fused), base.head.logits(reference)

@@ -103,13 +103,13 @@ class StackedCache(KeyValueCache):
         """Return a copy of some positions of a slot."""
         return self._whole[:, :, slot, :, start:end].clone()
 
-    def put(self, slot: int, start: int, taken: Any, length: int) -> None:
+    def put(self, slot: int, start: int, copied: Any, length: int) -> None:
         """Write the first `length` positions of a copy made by `take` into a slot."""
-        self._whole[:, :, slot, :, start : start + length] = taken[..., :length, :]
+        self._whole[:, :, slot, :, start : start + length] = copied[..., :length, :]
 
-    def cut(self, taken: Any, start: int, end: int) -> Any:
-        """Return a copy of a part of `taken`."""
-        return taken[..., start:end, :].clone()
+    def cut(self, copied: Any, start: int, end: int) -> Any:
+        """Return a copy of a part of `copied`."""
+        return copied[..., start:end, :].clone()
 
     def clear(self) -> None:
         """Release the memory."""
@@ -123,7 +123,7 @@ class Space:
 
     def __init__(self, base: Base, layers: Sequence[Layer], adapter: LoRAAdapter | None) -> None:
         self.names: frozenset[str] = frozenset[str]() if adapter is None else frozenset(adapter.weights)
-        self.layers = [self._own(layer) for layer in layers]
+        self.layers = [self._copy_layer(layer) for layer in layers]
         self.cache = StackedCache(layers, self.layers[0].qkv.weight)
         self.room: Any = None
         """Working memory shared by the graphs."""
@@ -170,7 +170,7 @@ class Space:
         self.room = None
         self.pool = torch.cuda.graph_pool_handle()  # a pool dies with its last graph
 
-    def _own(self, layer: Layer) -> Layer:
+    def _copy_layer(self, layer: Layer) -> Layer:
         copies: dict[str, Any] = {}
         for which, linears in layer.linears.items():
             product = getattr(layer, which)
@@ -382,13 +382,13 @@ def _find_shared_prompts(lanes: Sequence[Lane]) -> Any:
 
 def _stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Group numbers into ranges (start, end) of consecutive numbers."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
-        if found and found[-1][1] == number:
-            found[-1] = (found[-1][0], number + 1)
+        if ranges and ranges[-1][1] == number:
+            ranges[-1] = (ranges[-1][0], number + 1)
         else:
-            found.append((number, number + 1))
-    return found
+            ranges.append((number, number + 1))
+    return ranges
 
 
 def _size_for(slots: int) -> int:

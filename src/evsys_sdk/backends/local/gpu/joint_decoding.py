@@ -57,8 +57,8 @@ def _can_be_added(layers: Sequence[Layer]) -> bool:
     """Whether each program has columns of one linear layer only, and all matrices start at multiples of 16."""
     from .decode_kernels import COLUMNS
 
-    singles = [one for linears in layers[0].linears.values() for one in linears]
-    return not any(one.out_features % COLUMNS or one.in_features % 16 for one in singles)
+    singles = [linear for linears in layers[0].linears.values() for linear in linears]
+    return not any(linear.out_features % COLUMNS or linear.in_features % 16 for linear in singles)
 
 
 class Bank:
@@ -85,16 +85,16 @@ class Bank:
 
     def place(self, owners: Sequence[Snapshot]) -> list[int]:
         """Return the row of each snapshot; copy the adapters of new snapshots into the bank."""
-        held = [None if one is None else one() for one in self._owners]
-        missing = [owner for owner in owners if owner not in held]
-        free = [row for row, owner in enumerate(held) if owner is None or owner not in owners]
+        present = [None if reference is None else reference() for reference in self._owners]
+        missing = [owner for owner in owners if owner not in present]
+        free = [row for row, owner in enumerate(present) if owner is None or owner not in owners]
         for owner, row in zip(missing, free, strict=False):
-            held[row], self._owners[row] = owner, weakref.ref(owner)
+            present[row], self._owners[row] = owner, weakref.ref(owner)
             if owner.adapter is None:
                 self.weights[row].zero_()
             else:
                 self.weights[row].copy_(owner.adapter.lay_flat())
-        rows = [held.index(owner) for owner in owners]
+        rows = [present.index(owner) for owner in owners]
         self.used.fill_(max(rows) + 1)
         self.most = max(self.most, 1 << max(rows).bit_length())
         return rows
@@ -103,14 +103,14 @@ class Bank:
         """Return the `Linear` for prefill; the tokens of bank row i end before `ends[i]`."""
 
         def product(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
-            found = plain_in_place(layer, which, x, onto)
+            output = plain_in_place(layer, which, x, onto)
             start = 0
             for single in layer.linears[which]:
                 if (pair := self.parts.get(single.name)) is not None:
                     low = _grouped(x, pair[0], ends)
-                    found[:, start : start + single.out_features].add_(_grouped(low, pair[1], ends), alpha=self.scale)
+                    output[:, start : start + single.out_features].add_(_grouped(low, pair[1], ends), alpha=self.scale)
                 start += single.out_features
-            return found
+            return output
 
         return product
 
@@ -129,7 +129,7 @@ def _grouped(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     if x.is_cuda and hasattr(torch, "_grouped_mm") and not any(width % 8 for width in matrices.shape[1:]):
         return torch._grouped_mm(x, matrices.transpose(1, 2), offs=ends)
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
-    return torch.cat([rows @ own.T for rows, own in zip(x.split(sizes), matrices, strict=True)])
+    return torch.cat([rows @ matrix.T for rows, matrix in zip(x.split(sizes), matrices, strict=True)])
 
 
 class JointGraphDecoder(GraphDecoder):

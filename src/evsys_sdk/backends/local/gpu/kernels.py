@@ -36,7 +36,7 @@ def _norm_forward(x, weight, y, scales, eps, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _norm_backward(grad, straight, x, weight, scales, found, width, STRAIGHT: tl.constexpr, BLOCK: tl.constexpr):
+def _norm_backward(grad, straight, x, weight, scales, output, width, STRAIGHT: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -50,7 +50,7 @@ def _norm_backward(grad, straight, x, weight, scales, found, width, STRAIGHT: tl
     total = weighted * scale - value * along
     if STRAIGHT:
         total += tl.load(straight + offset, mask=inside, other=0.0).to(tl.float32)
-    tl.store(found + offset, total.to(found.dtype.element_ty), mask=inside)
+    tl.store(output + offset, total.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -98,7 +98,7 @@ def _heads_backward(
     k_weight,
     cos,
     sin,
-    found,
+    output,
     eps,
     H,
     K,
@@ -140,22 +140,22 @@ def _heads_backward(
     back_1 = tl.where(is_v, tl.load(from_v, mask=is_v, other=0.0).to(tl.float32), back_1)
     back_2 = tl.where(is_v, tl.load(from_v + HALF, mask=is_v, other=0.0).to(tl.float32), back_2)
     in_heads = head < H + 2 * K
-    tl.store(found + offset, back_1.to(found.dtype.element_ty), mask=in_heads)
-    tl.store(found + offset + HALF, back_2.to(found.dtype.element_ty), mask=in_heads)
+    tl.store(output + offset, back_1.to(output.dtype.element_ty), mask=in_heads)
+    tl.store(output + offset + HALF, back_2.to(output.dtype.element_ty), mask=in_heads)
 
 
 @triton.jit
-def _gate_forward(both, found, width, BLOCK: tl.constexpr):
+def _gate_forward(both, output, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     gate = tl.load(both + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(both + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(found + row * width + at, (gate * tl.sigmoid(gate) * up).to(found.dtype.element_ty), mask=inside)
+    tl.store(output + row * width + at, (gate * tl.sigmoid(gate) * up).to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _gate_backward(grad, both, found, width, BLOCK: tl.constexpr):
+def _gate_backward(grad, both, output, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -165,8 +165,8 @@ def _gate_backward(grad, both, found, width, BLOCK: tl.constexpr):
     open_ = tl.sigmoid(gate)
     # d silu(g) / dg = sigmoid(g) * (1 + g * (1 - sigmoid(g)))
     to_gate = slope * up * open_ * (1.0 + gate * (1.0 - open_))
-    tl.store(found + row * 2 * width + at, to_gate.to(found.dtype.element_ty), mask=inside)
-    tl.store(found + row * 2 * width + width + at, (slope * gate * open_).to(found.dtype.element_ty), mask=inside)
+    tl.store(output + row * 2 * width + at, to_gate.to(output.dtype.element_ty), mask=inside)
+    tl.store(output + row * 2 * width + width + at, (slope * gate * open_).to(output.dtype.element_ty), mask=inside)
 
 
 class Norm(torch.autograd.Function):
@@ -184,7 +184,7 @@ class Norm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         x, weight, scales = ctx.saved_tensors
         grad, straight = grads
-        found, width = torch.empty_like(x), x.shape[1]
+        grad_x, width = torch.empty_like(x), x.shape[1]
         residual = grad if straight is None else straight.contiguous()
         _norm_backward[(len(x),)](
             grad.contiguous(),
@@ -192,12 +192,12 @@ class Norm(torch.autograd.Function):
             x,
             weight,
             scales,
-            found,
+            grad_x,
             width,
             STRAIGHT=straight is not None,
             BLOCK=triton.next_power_of_2(width),
         )
-        return found, None, None
+        return grad_x, None, None
 
 
 class Heads(torch.autograd.Function):
@@ -222,7 +222,7 @@ class Heads(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         qkv, cos, sin, q_weight, k_weight = ctx.saved_tensors
         H, K, width, eps = ctx.shape
-        found = torch.empty_like(qkv)
+        grad_qkv = torch.empty_like(qkv)
         grid = (len(qkv), triton.cdiv(H + 2 * K, _HEADS))
         _heads_backward[grid](
             *(grad.contiguous() for grad in grads),
@@ -231,7 +231,7 @@ class Heads(torch.autograd.Function):
             k_weight,
             cos,
             sin,
-            found,
+            grad_qkv,
             eps,
             H,
             K,
@@ -239,7 +239,7 @@ class Heads(torch.autograd.Function):
             HALF=width // 2,
             HEADS=_HEADS,
         )
-        return found, None, None, None, None, None
+        return grad_qkv, None, None, None, None, None
 
 
 class Gate(torch.autograd.Function):
@@ -248,15 +248,15 @@ class Gate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, both: Tensor) -> Tensor:
         width = both.shape[1] // 2
-        found = both.new_empty(len(both), width)
-        _gate_forward[(len(both), triton.cdiv(width, _COLUMNS))](both, found, width, BLOCK=_COLUMNS)
+        output = both.new_empty(len(both), width)
+        _gate_forward[(len(both), triton.cdiv(width, _COLUMNS))](both, output, width, BLOCK=_COLUMNS)
         ctx.save_for_backward(both)
-        return found
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Tensor:
         (both,) = ctx.saved_tensors
-        width, found = both.shape[1] // 2, torch.empty_like(both)
+        width, grad_both = both.shape[1] // 2, torch.empty_like(both)
         grid = (len(both), triton.cdiv(width, _COLUMNS))
-        _gate_backward[grid](grads[0].contiguous(), both, found, width, BLOCK=_COLUMNS)
-        return found
+        _gate_backward[grid](grads[0].contiguous(), both, grad_both, width, BLOCK=_COLUMNS)
+        return grad_both

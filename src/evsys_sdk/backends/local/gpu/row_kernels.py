@@ -18,7 +18,7 @@ _COLUMNS = 1024
 
 
 @triton.jit
-def _sum_rows(grad, order, ends, found, width, BLOCK: tl.constexpr):
+def _sum_rows(grad, order, ends, output, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
@@ -27,7 +27,7 @@ def _sum_rows(grad, order, ends, found, width, BLOCK: tl.constexpr):
     for number in range(tl.load(ends + row), tl.load(ends + row + 1)):
         place = tl.load(order + number).to(tl.int64)
         total += tl.load(grad + place * width + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(found + row * width + at, total.to(found.dtype.element_ty), mask=inside)
+    tl.store(output + row * width + at, total.to(output.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -59,7 +59,7 @@ def _store(
 
 
 @triton.jit
-def _softmax(logits, totals, width, FOUND: tl.constexpr, BLOCK: tl.constexpr):
+def _softmax(logits, totals, width, REPLACE: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     # One running maximum per column of the block instead of one per row, to avoid a reduction in the loop.
@@ -70,13 +70,13 @@ def _softmax(logits, totals, width, FOUND: tl.constexpr, BLOCK: tl.constexpr):
         value = tl.load(logits + row * width + at, mask=at < width, other=float("-inf")).to(tl.float32)
         highest = tl.maximum(most, value)
         # A column with only -inf so far has no mass.
-        kept = tl.where(highest == float("-inf"), 0.0, tl.exp(most - highest))
-        mass = mass * kept + tl.where(highest == float("-inf"), 0.0, tl.exp(value - highest))
+        rescale = tl.where(highest == float("-inf"), 0.0, tl.exp(most - highest))
+        mass = mass * rescale + tl.where(highest == float("-inf"), 0.0, tl.exp(value - highest))
         most = highest
     highest = tl.max(most, 0)
     total = highest + tl.log(tl.sum(mass * tl.exp(most - highest), 0))
     tl.store(totals + row, total)
-    if FOUND:
+    if REPLACE:
         for start in range(0, width, BLOCK):
             at = start + column
             value = tl.load(logits + row * width + at, mask=at < width, other=float("-inf")).to(tl.float32)
@@ -85,7 +85,7 @@ def _softmax(logits, totals, width, FOUND: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def _merge(
-    weight, a, b, found, scale, height, width, RANK: tl.constexpr, DEPTH: tl.constexpr, R: tl.constexpr, C: tl.constexpr
+    weight, a, b, into, scale, height, width, RANK: tl.constexpr, DEPTH: tl.constexpr, R: tl.constexpr, C: tl.constexpr
 ):
     row = tl.program_id(0) * R + tl.arange(0, R)
     column = tl.program_id(1) * C + tl.arange(0, C)
@@ -103,7 +103,7 @@ def _merge(
     inside = (row < height)[:, None] & (column < width)[None, :]
     offset = row[:, None].to(tl.int64) * width + column[None, :]
     plain = tl.load(weight + offset, mask=inside, other=0.0).to(tl.float32)
-    tl.store(found + offset, (plain + total * scale).to(found.dtype.element_ty), mask=inside)
+    tl.store(into + offset, (plain + total * scale).to(into.dtype.element_ty), mask=inside)
 
 
 class Gather(torch.autograd.Function):
@@ -123,25 +123,25 @@ class Gather(torch.autograd.Function):
         order, ends = ctx.saved_tensors
         grad = grads[0].contiguous()
         count, width = len(ends) - 1, grad[0].numel()
-        found = grad.new_empty(count, *grad.shape[1:])
-        _sum_rows[(count, triton.cdiv(width, _COLUMNS))](grad, order, ends, found, width, BLOCK=_COLUMNS)
-        return found, None, None, None
+        grad_rows = grad.new_empty(count, *grad.shape[1:])
+        _sum_rows[(count, triton.cdiv(width, _COLUMNS))](grad, order, ends, grad_rows, width, BLOCK=_COLUMNS)
+        return grad_rows, None, None, None
 
 
-def softmax_(logits: Tensor, *, found: bool) -> Tensor:
-    """Return the logsumexp of each row, (rows,) in float32; with `found`, replace logits by probabilities."""
+def softmax_(logits: Tensor, *, replace: bool) -> Tensor:
+    """Return the logsumexp of each row, (rows,) in float32; with `replace`, overwrite logits by probabilities."""
     totals = torch.empty(len(logits), device=logits.device, dtype=torch.float32)
-    _softmax[(len(logits),)](logits, totals, logits.shape[1], FOUND=found, BLOCK=4096, num_warps=8)
+    _softmax[(len(logits),)](logits, totals, logits.shape[1], REPLACE=replace, BLOCK=4096, num_warps=8)
     return totals
 
 
-def merge(weight: Tensor, a: Tensor, b: Tensor, scale: float, found: Tensor) -> None:
-    """Write weight + scale * b @ a, computed in float32, to `found`."""
+def merge(weight: Tensor, a: Tensor, b: Tensor, scale: float, output: Tensor) -> None:
+    """Write weight + scale * b @ a, computed in float32, to `output`."""
     (height, width), rank = weight.shape, len(a)
     grid = (triton.cdiv(height, 64), triton.cdiv(width, 128))
     depth = min(32, max(16, triton.next_power_of_2(rank)))
     _merge[grid](
-        weight, a.contiguous(), b.contiguous(), found, scale, height, width, RANK=rank, DEPTH=depth, R=64, C=128
+        weight, a.contiguous(), b.contiguous(), output, scale, height, width, RANK=rank, DEPTH=depth, R=64, C=128
     )
 
 
@@ -171,7 +171,7 @@ def store_rows(
 
 
 @triton.jit
-def _unpack(packed, scales, levels, found, size, PER_SCALE: tl.constexpr, BLOCK: tl.constexpr):
+def _unpack(packed, scales, levels, output, size, PER_SCALE: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     byte = tl.load(packed + at, mask=inside, other=0).to(tl.int32)
@@ -179,13 +179,13 @@ def _unpack(packed, scales, levels, found, size, PER_SCALE: tl.constexpr, BLOCK:
     first, second = tl.load(levels + (byte >> 4)) * scale, tl.load(levels + (byte & 15)) * scale
     both = tl.interleave(first, second)
     places = tl.program_id(0).to(tl.int64) * BLOCK * 2 + tl.arange(0, BLOCK * 2)
-    tl.store(found + places, both.to(found.dtype.element_ty), mask=places < size * 2)
+    tl.store(output + places, both.to(output.dtype.element_ty), mask=places < size * 2)
 
 
 def unpack_four_bit(packed: Tensor, scales: Tensor, levels: Tensor) -> Tensor:
     """Dequantize packed weights, (..., in / 2) bytes, to (..., in) in the dtype of their scales."""
-    found = torch.empty(*packed.shape[:-1], packed.shape[-1] * 2, dtype=scales.dtype, device=packed.device)
+    output = torch.empty(*packed.shape[:-1], packed.shape[-1] * 2, dtype=scales.dtype, device=packed.device)
     size = packed.numel()
     per_scale = packed.shape[-1] // scales.shape[-1]
-    _unpack[(triton.cdiv(size, _COLUMNS),)](packed, scales, levels, found, size, per_scale, _COLUMNS)
-    return found
+    _unpack[(triton.cdiv(size, _COLUMNS),)](packed, scales, levels, output, size, per_scale, _COLUMNS)
+    return output

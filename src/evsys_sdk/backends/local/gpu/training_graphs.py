@@ -64,7 +64,7 @@ class TrainingGraphs:
     def __init__(self, base: Base, parts: Mapping[str, Change], parameters: list[Tensor], adapters: int = 1) -> None:
         self._base, self._parts, self._parameters, self._adapters = base, parts, parameters, adapters
         self._size = sum(linear.weight.numel() for linear in base.switch.layers.values())
-        self._seen: Counter[Shape] = Counter()
+        self._counts: Counter[Shape] = Counter()
         self._passes: dict[Shape, PassGraph] = {}
         self._pool: Any = None
 
@@ -75,10 +75,10 @@ class TrainingGraphs:
         shape = Shape.of(batch)
         if self._size * shape.tokens > _MOST_WORK:
             return None
-        self._seen[shape] += 1
+        self._counts[shape] += 1
         if shape in self._passes:
             self._passes[shape] = self._passes.pop(shape)  # move to the end: most recently used
-        elif self._seen[shape] >= _SIGHTINGS:
+        elif self._counts[shape] >= _SIGHTINGS:
             self._drop_oldest()
             self._capture(shape, batch)
         return self._passes.get(shape)
@@ -98,7 +98,7 @@ class TrainingGraphs:
         """Make room for one graph; a dropped shape must occur `_SIGHTINGS` times again."""
         while len(self._passes) >= _MOST_PASSES:
             shape = next(iter(self._passes))
-            del self._passes[shape], self._seen[shape]
+            del self._passes[shape], self._counts[shape]
 
     def _capture(self, shape: Shape, batch: MicroBatch) -> None:
         if self._pool is None:
@@ -140,14 +140,14 @@ class PassGraph:
         with torch.cuda.graph(self._forward, pool=pool, capture_error_mode="thread_local"):
             hidden = self._run(base, parts)
         with torch.cuda.graph(self._backward, pool=pool, capture_error_mode="thread_local"):
-            found = torch.autograd.grad(hidden, parameters, self._slope)
-            self._gradient = torch.cat([gradient.reshape(adapters, -1) for gradient in found], dim=1)
+            gradients = torch.autograd.grad(hidden, parameters, self._slope)
+            self._gradient = torch.cat([gradient.reshape(adapters, -1) for gradient in gradients], dim=1)
         self._hidden = hidden.detach()
 
     def forward(self, batch: MicroBatch) -> Tensor:
         """Return the last hidden states of a row; the next call overwrites them."""
-        for held, part in zip(self._inputs, _inputs(batch, self._shape), strict=True):
-            held.copy_(torch.from_numpy(part))
+        for buffer, part in zip(self._inputs, _inputs(batch, self._shape), strict=True):
+            buffer.copy_(torch.from_numpy(part))
         self._forward.replay()
         return self._hidden[: len(batch.tokens)]
 
@@ -181,20 +181,20 @@ def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
     segments = [*batch.segments, Segment(count, shape.tokens - count)]
     # The padding is a separate sequence, so that its gradient is zero.
     index = VarlenIndex.of(segments, shape.tokens)
-    found = [tokens, positions, _fill(index.queries, shape.segments + 1)]
+    inputs = [tokens, positions, _fill(index.queries, shape.segments + 1)]
     if shape.keys:
         # Entries behind the last key are neither read nor part of a gradient.
         assert index.gather is not None
-        found += [_fill(index.keys, shape.segments + 1), _fill(index.gather, shape.keys, 0)]
-        found += [_fill(index.order, shape.keys, 0), index.ends]
-    return [np.asarray(part) for part in found]
+        inputs += [_fill(index.keys, shape.segments + 1), _fill(index.gather, shape.keys, 0)]
+        inputs += [_fill(index.order, shape.keys, 0), index.ends]
+    return [np.asarray(part) for part in inputs]
 
 
 def _fill(numbers: Any, count: int, filling: int | None = None) -> Any:
     """Pad numbers to `count`, with the last number or with `filling`."""
-    found = np.full(count, numbers[-1] if filling is None else filling, np.asarray(numbers).dtype)
-    found[: len(numbers)] = numbers
-    return found
+    padded = np.full(count, numbers[-1] if filling is None else filling, np.asarray(numbers).dtype)
+    padded[: len(numbers)] = numbers
+    return padded
 
 
 def _power_of_2(count: int, least: int) -> int:

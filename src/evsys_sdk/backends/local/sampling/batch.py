@@ -22,7 +22,7 @@ from .. import memory
 from ..base.loading import Base
 from .decoding import TokenDecoder
 from .lanes import Lane, PromptTokens, SampleCall, SamplingLimits, Stops, advance
-from .prefix_cache import SHORTEST, Beginnings, Found, PrefixCache
+from .prefix_cache import SHORTEST, Beginnings, CachedPrefix, PrefixCache
 
 type _Prompt = tuple[Any, tuple[int, ...]]
 """A snapshot and a prompt; the keys and values of a prompt depend on the weights."""
@@ -39,7 +39,7 @@ class _Known:
 
     length: int = 0
     prompt: _Prompt | None = None
-    remembered: Found = field(default_factory=Found)
+    remembered: CachedPrefix = field(default_factory=CachedPrefix)
     after: Tensor | None = None
     """The logits after the prompt, if the whole prompt is known."""
 
@@ -62,7 +62,7 @@ class Batch:
         self._spare_bytes: int | None = None
         """Maximum bytes of the prefix caches; None if unknown."""
         self._token_bytes = 0
-        self._given_a_chance: Lane | None = None
+        self._retried: Lane | None = None
         """The last lane that was retried alone, after releasing all caches."""
         self._finished: list[Lane] = []
         """Finished lanes that are not yet reported to their requests."""
@@ -157,12 +157,12 @@ class Batch:
                 break
             # A running lane's recurrent states are past the end of its prompt, so the prompt is computed again.
             if prompt not in known and (prompt not in self._after_prompt or self._base.recurrent):
-                found = self._find_known(lane)
+                prefix = self._find_known(lane)
                 beginnings = new.setdefault(lane.request.owner, Beginnings())
-                reading += len(text) - max(found.length, beginnings.closest(text)[0])
+                reading += len(text) - max(prefix.length, beginnings.closest(text)[0])
                 if joining and reading > self._limits.tokens_at_once:
                     break
-                known[prompt] = found
+                known[prompt] = prefix
                 beginnings.add(text)
             joining.append(self.waiting.popleft())
         return known
@@ -170,15 +170,15 @@ class Batch:
     def _find_known(self, lane: Lane) -> _Known:
         text, owner = lane.request.text, lane.request.owner
         cache = None if self._remembered is None else self._remembered.get(owner)
-        remembered = Found() if cache is None else cache.find(text)
+        remembered = CachedPrefix() if cache is None else cache.find(text)
         if cache is not None and remembered.length == len(text):
             if (after := cache.after(text)) is not None:
                 return _Known(len(text), None, remembered, after)
             remembered = cache.find(text[:-1])  # the last token must be computed for its logits
         if self._running_prompts is None:
             self._running_prompts = {}
-            for one in {one.request.key: one.request for one in self.running}.values():
-                self._running_prompts.setdefault(one.owner, Beginnings()).add(one.text)
+            for request in {lane.request.key: lane.request for lane in self.running}.values():
+                self._running_prompts.setdefault(request.owner, Beginnings()).add(request.text)
         common, other = self._running_prompts.get(owner, Beginnings()).closest(text[:-1])
         if self._base.recurrent:
             other = None
@@ -197,7 +197,7 @@ class Batch:
         if known and (free := memory.available_bytes(self._base.device)) is not None:
             self._spare_bytes = (free + self.remembered_tokens * self._token_bytes) // _SHARE_OF_MEMORY
         # Keep the prefixes that are copied below; shrink the prefix caches fully after the copy.
-        self.remember_at_most(max(self._room_beside(lanes), sum(one.remembered.length for one in known.values())))
+        self.remember_at_most(max(self._room_beside(lanes), sum(prefix.remembered.length for prefix in known.values())))
         decoder.reserve(lanes)
         for prompt, beginning in known.items():
             if beginning.prompt is not None:
@@ -206,8 +206,8 @@ class Batch:
                 beginning.remembered.copy_to(decoder.cache, slot_of[prompt])
         self.remember_at_most(self._room_beside(lanes))
         read = decoder.tokens_read
-        self._after_prompt |= {prompt: one.after for prompt, one in known.items() if one.after is not None}
-        unread = {prompt: one.length for prompt, one in known.items() if one.after is None}
+        self._after_prompt |= {prompt: prefix.after for prompt, prefix in known.items() if prefix.after is not None}
+        unread = {prompt: prefix.length for prompt, prefix in known.items() if prefix.after is None}
         if unread:
             slots = [slot_of[prompt] for prompt in unread]
             logits = decoder.prefill([tokens for _, tokens in unread], slots, list(unread.values()))
@@ -240,8 +240,8 @@ class Batch:
             if last is not lane:
                 self.running[slot] = last
                 decoder.cache.copy(len(self.running), [slot], last.position)
-        kept = {lane.request.key for lane in self.running}
-        self._after_prompt = {prompt: row for prompt, row in self._after_prompt.items() if prompt in kept}
+        prompts = {lane.request.key for lane in self.running}
+        self._after_prompt = {prompt: row for prompt, row in self._after_prompt.items() if prompt in prompts}
 
     def _remember(self, decoder: TokenDecoder, lane: Lane, slot: int, room: int) -> None:
         """Add the text of a finished lane to the prefix cache, if it fits."""
@@ -294,7 +294,7 @@ class Batch:
         # A lane is in both lists if memory ran out in between.
         active = list(dict.fromkeys([*self.running, *joining]))
         remembered = self.remembered_tokens
-        held = bool(self._base.spaces) or (self._decoder is not None and self._decoder.holds_more_than(active))
+        freed = bool(self._base.spaces) or (self._decoder is not None and self._decoder.holds_more_than(active))
         self._base.spaces.clear()
         if self._decoder is not None:
             self._decoder.release()
@@ -303,12 +303,12 @@ class Batch:
             self._stop_remembering()
         elif len(active) <= 1:
             lane = active[0] if active else self.waiting[0]
-            held = memory.release_unused() or held
-            if not held or lane is self._given_a_chance:
-                self.waiting = deque(one for one in self.waiting if one is not lane)
+            freed = memory.release_unused() or freed
+            if not freed or lane is self._retried:
+                self.waiting = deque(other for other in self.waiting if other is not lane)
                 self._fail([lane], memory.too_little_memory("a sample", lane.longest, self._base.device))
                 return
-            self._given_a_chance = lane
+            self._retried = lane
         else:
             memory.release_unused()
             self._lanes_at_once = len(active) // 2

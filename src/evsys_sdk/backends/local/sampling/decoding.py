@@ -95,29 +95,29 @@ class KeyValueCache:
 
     def take(self, slot: int, start: int, end: int) -> Any:
         """Return a copy of some positions of a slot, for `put` and `cut`; its type depends on the cache."""
-        taken = {
+        layers = {
             number: (key[slot, :, start:end].clone(), value[slot, :, start:end].clone())
             for number, (key, value) in self.layers.items()
         }
-        return Taken(taken, {name: state[slot].clone() for name, state in self.states.items()})
+        return SlotCopy(layers, {name: state[slot].clone() for name, state in self.states.items()})
 
-    def put(self, slot: int, start: int, taken: Any, length: int) -> None:
+    def put(self, slot: int, start: int, copied: Any, length: int) -> None:
         """Write the first `length` positions of a copy made by `take` into a slot."""
-        for number, (key, value) in taken.layers.items():
+        for number, (key, value) in copied.layers.items():
             keys, values = self.layer(number, key, value)
             keys[slot, :, start : start + length] = key[:, :length]
             values[slot, :, start : start + length] = value[:, :length]
-        for name, state in (taken.states or {}).items():
+        for name, state in (copied.states or {}).items():
             self.state(*name, like=state)[slot] = state
 
-    def cut(self, taken: Any, start: int, end: int) -> Any:
-        """Return a copy of a part of `taken`; only a part that reaches its end has the recurrent states."""
+    def cut(self, copied: Any, start: int, end: int) -> Any:
+        """Return a copy of a part of `copied`; only a part that reaches its end has the recurrent states."""
         parts = {
             number: (key[:, start:end].clone(), value[:, start:end].clone())
-            for number, (key, value) in taken.layers.items()
+            for number, (key, value) in copied.layers.items()
         }
-        is_last = all(end >= key.shape[1] for key, _ in taken.layers.values())
-        return Taken(parts, taken.states if is_last or not taken.states else None)
+        is_last = all(end >= key.shape[1] for key, _ in copied.layers.values())
+        return SlotCopy(parts, copied.states if is_last or not copied.states else None)
 
     def clear(self) -> None:
         """Release the memory."""
@@ -125,7 +125,7 @@ class KeyValueCache:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SlotCopy:
     """Keys and values of some positions of a slot, and the recurrent states after the last position."""
 
     layers: dict[int, tuple[Tensor, Tensor]]
@@ -218,11 +218,11 @@ class StepLayout:
     def __init__(self, cache: KeyValueCache, positions: Tensor, *, longest: int) -> None:
         self._cache, self._positions, self._longest = cache, positions, longest
         self._slots = torch.arange(len(positions), device=positions.device)
-        self._seen: dict[int | None, Tensor] = {}
+        self._masks: dict[int | None, Tensor] = {}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
-        found = self.attend_tokens(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), traits)
-        return found.view(*query.shape[1::-1], -1).transpose(0, 1)
+        output = self.attend_tokens(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), traits)
+        return output.view(*query.shape[1::-1], -1).transpose(0, 1)
 
     def attend_tokens(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         """Compute attention of (slots, heads, width); return (slots, heads * width)."""
@@ -233,27 +233,27 @@ class StepLayout:
         keys, values = keys[:count, :, : self._longest], values[:count, :, : self._longest]
         # Query heads that share keys become rows of one query, so that keys are not copied.
         grouped = query.unflatten(1, (keys.shape[1], -1))
-        found = masked_attention(grouped, keys, values, self._mask(traits.window), traits)
-        return found.reshape(count, -1)
+        output = masked_attention(grouped, keys, values, self._mask(traits.window), traits)
+        return output.reshape(count, -1)
 
     def convolve(self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve one more token per slot, continuing from the slot's last inputs."""
         inputs = self._cache.state(layer, "inputs", x.new_empty(weight.shape[-1] - 1, x.shape[1]))[: len(x)]
-        found, last = recurrence.step_convolution(x, weight, bias, inputs)
+        output, last = recurrence.step_convolution(x, weight, bias, inputs)
         inputs.copy_(last)
-        return found
+        return output
 
     def delta_rule(self, layer: int, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
         """Apply the gated delta rule to one more token per slot."""
         memory = self._cache.states[layer, "memory"][: len(value)]
-        found, last = recurrence.step_delta_rule(query, key, value, decay, beta, memory)
+        output, last = recurrence.step_delta_rule(query, key, value, decay, beta, memory)
         memory.copy_(last)
-        return found
+        return output
 
     def _mask(self, window: int | None) -> Tensor:
         """Return the attention mask of each token over its slot, (slots, 1, 1, longest)."""
-        if window not in self._seen:
+        if window not in self._masks:
             at, place = self._positions[:, None], torch.arange(self._longest, device=self._positions.device)[None]
-            seen = place <= at if window is None else (place <= at) & (place > at - window)
-            self._seen[window] = seen[:, None, None, :]
-        return self._seen[window]
+            mask = place <= at if window is None else (place <= at) & (place > at - window)
+            self._masks[window] = mask[:, None, None, :]
+        return self._masks[window]

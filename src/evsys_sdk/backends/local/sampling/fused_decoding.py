@@ -29,8 +29,8 @@ from .snapshot import Snapshot
 
 def make_decoder(base: Base, snapshot: Snapshot) -> TokenDecoder:
     """Return the fastest decoder that works for a base and a snapshot; the snapshot caches the prepared weights."""
-    if (found := graph_decoder(base, snapshot)) is not None:
-        return found
+    if (decoder := graph_decoder(base, snapshot)) is not None:
+        return decoder
     changes = snapshot.changes()
     separate = any(not isinstance(change, Tensor) for change in changes.values())
     if separate or base.key.four_bit or not _can_fuse(base):
@@ -67,8 +67,8 @@ class FusedDecoder(TokenDecoder):
                 turned = torch.cat([_norm(q, layer.attention.q_norm), _norm(k, layer.attention.k_norm)], dim=1)
             # The rotation mixes column i with column i + half; `sin` contains the sign.
             turned = torch.addcmul(turned * cos, turned.roll(half, dims=-1), sin)
-            found = _attend(layout, turned[:, :queries], turned[:, queries:], v, layer.traits)
-            x = layer.output(found, x)
+            output = _attend(layout, turned[:, :queries], turned[:, queries:], v, layer.traits)
+            x = layer.output(output, x)
             gate, up = layer.gate_up(_norm(x, layer.before_gate)).chunk(2, dim=-1)
             x = layer.down(F.silu(gate) * up, x)
         return _norm(x, body.norm)
@@ -77,8 +77,8 @@ class FusedDecoder(TokenDecoder):
 def _attend(layout: PackedLayout | StepLayout, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
     if isinstance(layout, StepLayout):
         return layout.attend_tokens(query, key, value, traits)
-    found = layout.attend(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), traits)
-    return found.transpose(0, 1).reshape(len(query), -1)
+    output = layout.attend(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), traits)
+    return output.transpose(0, 1).reshape(len(query), -1)
 
 
 def _norm(x: Tensor, module: Any) -> Tensor:
@@ -87,8 +87,8 @@ def _norm(x: Tensor, module: Any) -> Tensor:
 
 def _can_fuse(base: Base) -> bool:
     if base.fusible is None:
-        own = getattr(getattr(base.body, "config", None), "hidden_act", "silu") == "silu"
-        base.fusible = own and type(base.model).__name__ in FUSED and agrees(base, "decoder", lambda: _both(base))
+        is_silu = getattr(getattr(base.body, "config", None), "hidden_act", "silu") == "silu"
+        base.fusible = is_silu and type(base.model).__name__ in FUSED and agrees(base, "decoder", lambda: _both(base))
     return bool(base.fusible)
 
 

@@ -59,8 +59,8 @@ class JointDecoder(TokenDecoder):
 
     def _parts_for(self, rows: _Rows) -> dict[str, Change]:
         pieces: dict[str, list[tuple[slice | Tensor, LoRAPart]]] = {}
-        for number, own in rows.items():
+        for number, indices in rows.items():
             for name, part in self._owners[number].parts().items():
                 if isinstance(part, LoRAPart):
-                    pieces.setdefault(name, []).append((own, part))
-        return {name: RowParts(tuple(found)) for name, found in pieces.items()}
+                    pieces.setdefault(name, []).append((indices, part))
+        return {name: RowParts(tuple(layer_parts)) for name, layer_parts in pieces.items()}

@@ -216,14 +216,14 @@ def _change(logits: Tensor, total: Tensor, lanes: Sequence[Lane]) -> Tensor:
     """Apply each lane's bias and processors to log-probabilities; without any, return the logits unchanged."""
     if not any(lane.request.params.logit_bias or lane.request.params.processors for lane in lanes):
         return logits
-    found = logits - total
-    for rows, tokens, values in _biases(lanes, found.device):
-        found[rows, tokens] += values
+    changed = logits - total
+    for rows, tokens, values in _biases(lanes, changed.device):
+        changed[rows, tokens] += values
     for row, lane in enumerate(lanes):
         if lane.request.params.processors:
             tokens = [*lane.request.prompt, *lane.tokens]
-            found[row] = process(found[row], tokens, lane.request.params.processors)
-    return found
+            changed[row] = process(changed[row], tokens, lane.request.params.processors)
+    return changed
 
 
 def _biases(lanes: Sequence[Lane], device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -246,21 +246,21 @@ def bias_of(request: Any, device: torch.device) -> tuple[Tensor, Tensor] | None:
 
 def process(row: Tensor, tokens: Sequence[int], processors: Sequence[LogitsProcessor]) -> Tensor:
     """Apply processors, which work on NumPy arrays, to a row of log-probabilities."""
-    found = run_processors(row.float().cpu().numpy().copy(), tokens, processors)
-    return torch.from_numpy(found).to(row.device)
+    processed = run_processors(row.float().cpu().numpy().copy(), tokens, processors)
+    return torch.from_numpy(processed).to(row.device)
 
 
 def _filter(logprobs: Tensor, lanes: Sequence[Lane]) -> Tensor:
     """Set tokens that a lane's filter does not allow to minus infinity."""
     if all(lane.filter is None for lane in lanes):
         return logprobs
-    found = logprobs.clone()
+    filtered = logprobs.clone()
     for row, lane in enumerate(lanes):
         if lane.filter is not None:
             allowed = torch.as_tensor(lane.filter.allowed(), dtype=torch.int64, device=logprobs.device)
-            found[row] = float("-inf")
-            found[row, allowed] = logprobs[row, allowed]
-    return found
+            filtered[row] = float("-inf")
+            filtered[row, allowed] = logprobs[row, allowed]
+    return filtered
 
 
 def choose(logprobs: Tensor, params: Sequence[SamplingParams], uniform: Tensor) -> Tensor:
@@ -291,11 +291,11 @@ def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
     It searches the blocks first and then one block, because a float64 cumulative sum over the vocabulary is slow.
     """
     blocks = mass.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
-    wanted = uniform[:, None] * blocks[:, -1:]
-    block = torch.searchsorted(blocks, wanted, right=True).clamp_max(blocks.shape[1] - 1)
+    threshold = uniform[:, None] * blocks[:, -1:]
+    block = torch.searchsorted(blocks, threshold, right=True).clamp_max(blocks.shape[1] - 1)
     before = torch.where(block > 0, blocks.gather(1, (block - 1).clamp_min(0)), 0.0)
     inside = mass.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double()
-    place = torch.searchsorted(inside.cumsum(dim=1), wanted - before, right=True)
+    place = torch.searchsorted(inside.cumsum(dim=1), threshold - before, right=True)
     # Rounding may place the number behind the block's last token; never choose a token with probability 0.
     last = torch.where(inside > 0, torch.arange(_BLOCK, device=mass.device), 0).amax(dim=1, keepdim=True)
     return (block * _BLOCK + torch.minimum(place, last))[:, 0]
@@ -317,7 +317,7 @@ def _is_mild(params: SamplingParams) -> bool:
     """Whether tokens can be chosen from the plain masses, with at most small biases."""
     biases = (params.logit_bias or {}).values()
     changed = is_truncated(params) or params.make_filter is not None or params.processors
-    return params.temperature == 1 and not changed and all(abs(one) <= _MILD_BIAS for one in biases)
+    return params.temperature == 1 and not changed and all(abs(bias) <= _MILD_BIAS for bias in biases)
 
 
 def is_truncated(params: SamplingParams) -> bool:
@@ -330,7 +330,7 @@ def _truncate(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     for row, p in enumerate(params):
         if not is_truncated(p):
             continue
-        kept = min(p.top_k, scaled.shape[1]) if p.top_k != -1 else scaled.shape[1]
+        count = min(p.top_k, scaled.shape[1]) if p.top_k != -1 else scaled.shape[1]
         # Stable, so that ties are resolved the same way each time.
         values, order = scaled[row].sort(descending=True, stable=True)
         probability = values.double().exp()
@@ -338,6 +338,6 @@ def _truncate(scaled: Tensor, params: Sequence[SamplingParams]) -> Tensor:
         keep = before < p.top_p * probability.sum()
         # Always keep the best token, in spite of rounding.
         keep[0] = True
-        keep[kept:] = False
+        keep[count:] = False
         scaled[row, order[~keep]] = float("-inf")
     return scaled

@@ -56,11 +56,11 @@ class SamplingLoop:
     """
 
     def __init__(self, base: Base, limits: SamplingLimits, *, name: str, shared: bool = False) -> None:
-        self._asked: set[Any] = set()
+        self._pending: set[Any] = set()
         """Unresolved requests."""
         with _guard:
-            found = base.loops.get(limits) if shared else None
-            self._thread = found or _Thread(base, limits, name, shared=shared)
+            thread = base.loops.get(limits) if shared else None
+            self._thread = thread or _Thread(base, limits, name, shared=shared)
             self._thread.users += 1
             if shared:
                 base.loops[limits] = self._thread
@@ -80,7 +80,7 @@ class SamplingLoop:
     def close(self) -> None:
         """Fail all unresolved requests; end the thread if no other client uses it. Closing twice does nothing."""
         thread = self._thread
-        for request in list(self._asked):
+        for request in list(self._pending):
             request.fail(BackendError("the client was closed while it was sampling. Prepare the backend again."))
         self._end()
         if not thread.users:
@@ -89,9 +89,9 @@ class SamplingLoop:
     def _add(self, append: Callable[[_Queue], None], request: Any) -> None:
         if not self._end.alive:
             raise BackendError("the model was asked through a client that is closed. Prepare the backend again.")
-        asked = self._asked  # without a reference to self, so that an unclosed loop can be freed
-        asked.add(request)
-        request.future.add_done_callback(lambda _: asked.discard(request))
+        pending = self._pending  # without a reference to self, so that an unclosed loop can be freed
+        pending.add(request)
+        request.future.add_done_callback(lambda _: pending.discard(request))
         self._thread.add(append)
 
 
@@ -217,7 +217,7 @@ class _Serving:
 
     def _note_use(self, snapshot: Snapshot) -> None:
         """Mark a snapshot as used; drop merged weights and batches of older snapshots."""
-        self._used = [*(one for one in self._used if one is not snapshot), snapshot]
+        self._used = [*(used for used in self._used if used is not snapshot), snapshot]
         for old in self._used[:-_KEPT_SNAPSHOTS]:
             old.forget_merged()
         self._used = self._used[-_KEPT_SNAPSHOTS:]
@@ -235,12 +235,12 @@ class _Serving:
         self._drop_unused()
         if len(self._batches) < 2:
             return
-        left = self._limits.cached_tokens - sum(batch.needed_tokens for batch in self._batches.values())
+        room = self._limits.cached_tokens - sum(batch.needed_tokens for batch in self._batches.values())
         joint = [key for key in self._batches if isinstance(key, int)]
         for key in [*joint, *reversed(self._used)]:
             if (batch := self._batches.get(key)) is not None:
-                batch.remember_at_most(left)
-                left -= batch.remembered_tokens
+                batch.remember_at_most(room)
+                room -= batch.remembered_tokens
 
     def _score(self) -> None:
         """Score some of the waiting texts; not all, because samples and `close` have to wait meanwhile."""
@@ -256,10 +256,10 @@ class _Serving:
 
     def _give_up(self, error: BaseException) -> None:
         with self._queue.changed:
-            left: list[Any] = [request for _, request in (*self._queue.sampling, *self._queue.scoring)]
+            unanswered: list[Any] = [request for _, request in (*self._queue.sampling, *self._queue.scoring)]
             self._queue.sampling.clear()
             self._queue.scoring.clear()
-        left += [lane.request for batch in self._batches.values() for lane in (*batch.running, *batch.waiting)]
+        unanswered += [lane.request for batch in self._batches.values() for lane in (*batch.running, *batch.waiting)]
         self._batches.clear()
-        for request in left:
+        for request in unanswered:
             request.fail(error)

@@ -55,7 +55,7 @@ class _Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CachedPrefix:
     """The cached prefix of a text. It stays valid after eviction."""
 
     length: int = 0
@@ -65,8 +65,8 @@ class Found:
     def copy_to(self, cache: KeyValueCache, slot: int) -> None:
         """Fill the first positions of a slot."""
         start = 0
-        for taken, length in self.parts:
-            cache.put(slot, start, taken, length)
+        for copied, length in self.parts:
+            cache.put(slot, start, copied, length)
             start += length
 
 
@@ -83,7 +83,7 @@ class PrefixCache:
         """Logits after prompts, so that a repeated prompt needs no computation."""
         memory.evict_when_short(self)
 
-    def find(self, text: Ints) -> Found:
+    def find(self, text: Ints) -> CachedPrefix:
         """Return the longest cached prefix of a text."""
         with self._lock:
             path = self._walk(text)
@@ -91,23 +91,23 @@ class PrefixCache:
                 path.pop()
             parts = tuple((stretch.taken, common) for stretch, common in path)
         length = sum(common for _, common in parts)
-        return Found(length, parts) if length >= SHORTEST else Found()
+        return CachedPrefix(length, parts) if length >= SHORTEST else CachedPrefix()
 
     def keep(self, text: Ints, cache: KeyValueCache, slot: int) -> None:
         """Add the text of a slot; copy only the part that is not yet cached."""
         with self._lock:
             path = self._walk(text)
-            known = sum(common for _, common in path)
-            if len(text) - known < SHORTEST:
+            n_cached = sum(common for _, common in path)
+            if len(text) - n_cached < SHORTEST:
                 return
-            taken = cache.take(slot, known, len(text))
+            copied = cache.take(slot, n_cached, len(text))
             parent, common = path[-1] if path else (self._root, 0)
             # If the text diverges inside a node, split the node there; both continuations become its children.
             if common < len(parent.tokens):
                 before = path[-2][0] if len(path) > 1 else self._root
                 parent = before.children[int(parent.tokens[0])] = _split(parent, common, cache)
-            added = _Stretch(text[known:], taken, next(self._clock), cache.state_bytes // max(1, cache.token_bytes))
-            parent.children[int(text[known])] = added
+            added = _Stretch(text[n_cached:], copied, next(self._clock), cache.state_bytes // max(1, cache.token_bytes))
+            parent.children[int(text[n_cached])] = added
             self.tokens += added.size
 
     def note_end(self, prompt: Ints, logits: Tensor) -> None:
@@ -192,10 +192,10 @@ class Beginnings:
         """Return the length of the longest common prefix and the text that has it; (0, None) without texts."""
         place = bisect.bisect_left(self._sorted, _key(text), key=lambda entry: entry[0])
         neighbours = [other for _, other in self._sorted[max(0, place - 1) : place + 1]]
-        found = [(common_start(other, text), number) for number, other in enumerate(neighbours)]
-        if not found:
+        matches = [(common_start(other, text), number) for number, other in enumerate(neighbours)]
+        if not matches:
             return 0, None
-        common, number = max(found)
+        common, number = max(matches)
         return common, neighbours[number]
 
 

@@ -121,13 +121,13 @@ class PromptLayout(PackedLayout):
         self._cache = cache
         self._stretches = dict(zip(reading.segments, reading.stretches, strict=True))
         self._stored: tuple[Tensor, ...] | None = None
-        self._seen: tuple[PackedLayout, Tensor, Tensor] | None = None
+        self._known_layout: tuple[PackedLayout, Tensor, Tensor] | None = None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         keys, values = self._cache.layer(traits.layer, key, value)
         for store in self._reading.stores:
-            for kept, row in ((keys, key), (values, value)):
-                kept[store.slot, :, store.first : store.first + len(store.places)] = _columns(row, store.places)
+            for cached, row in ((keys, key), (values, value)):
+                cached[store.slot, :, store.first : store.first + len(store.places)] = _columns(row, store.places)
         return super().attend(query, key, value, traits)
 
     def _attend_segment(self, segment: Segment, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
@@ -137,19 +137,19 @@ class PromptLayout(PackedLayout):
         keys, values = self._cache.layers[traits.layer]
         q = query[:, segment.start : segment.start + segment.length]
         k, v = keys[stretch.slot, :, : stretch.end], values[stretch.slot, :, : stretch.end]
-        seen = self._mask(segment.length, stretch.end, traits.window, q.device)
-        return masked_attention(q[None], k[None], v[None], seen, traits)[0]
+        visible = self._mask(segment.length, stretch.end, traits.window, q.device)
+        return masked_attention(q[None], k[None], v[None], visible, traits)[0]
 
     def _initial_state(self, layer: int, kind: str) -> Tensor | None:
         """Return the states of slots that hold a known prefix, zero for the others; None if no prefix is known."""
         if not self._reading.knows:
             return None
         states = self._cache.states[layer, kind]
-        found = states[[stretch.slot for stretch in self._reading.stretches]]
+        initial = states[[stretch.slot for stretch in self._reading.stretches]]
         for number, (segment, stretch) in enumerate(self._stretches.items()):
             if stretch.end == segment.prefix_length + segment.length:
-                found[number] = 0
-        return found
+                initial[number] = 0
+        return initial
 
     def _keep_state(self, layer: int, kind: str, last: Tensor) -> None:
         states = self._cache.state(layer, kind, last[0])
@@ -171,9 +171,9 @@ class PromptLayout(PackedLayout):
             values[slot, :, position] = value[place]
         if not self._reading.knows:
             return super().attend_rows(query, key, value, traits)
-        if self._seen is None:
-            self._seen = self._lay_out_known(len(key), key.device)
-        layout, slot, position = self._seen
+        if self._known_layout is None:
+            self._known_layout = self._lay_out_known(len(key), key.device)
+        layout, slot, position = self._known_layout
         key = torch.cat([key, keys[slot, :, position]])
         value = torch.cat([value, values[slot, :, position]])
         return layout.attend_rows(query, key, value, traits)

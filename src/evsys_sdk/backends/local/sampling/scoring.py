@@ -40,10 +40,10 @@ class ScoreRequest:
         with suppress(InvalidStateError):
             self.future.set_exception(error)
 
-    def answer(self, found: Any) -> None:
+    def answer(self, result: Any) -> None:
         """Resolve the request, unless it is already resolved."""
         with suppress(InvalidStateError):
-            self.future.set_result(found)
+            self.future.set_result(result)
 
     def empty_answer(self) -> Any:
         """Return an answer without scores, which is complete for texts of less than two tokens."""
@@ -60,19 +60,19 @@ def score(base: Base, snapshot: Snapshot, requests: Sequence[ScoreRequest], *, t
         for request in requests:
             if len(request.tokens) < 2:
                 request.answer(request.empty_answer())
-        left = [request for request in requests if len(request.tokens) > 1]
-        sequences = [request.tokens[:-1] for request in left]
-        rows = packing.pack(sequences, budget=tokens_at_once) if left else []
+        pending = [request for request in requests if len(request.tokens) > 1]
+        sequences = [request.tokens[:-1] for request in pending]
+        rows = packing.pack(sequences, budget=tokens_at_once) if pending else []
         while rows:
             batch = rows.pop()
             try:
-                _score_row(base, snapshot, batch, left)
+                _score_row(base, snapshot, batch, pending)
             except Exception as error:
                 if not memory.is_out_of_memory(error):
                     raise
                 memory.release_unused()
                 if len(batch.members) == 1:
-                    left[batch.members[0]].fail(memory.too_little_memory("a text", len(batch.tokens), base.device))
+                    pending[batch.members[0]].fail(memory.too_little_memory("a text", len(batch.tokens), base.device))
                 else:
                     rows += packing.split(batch, sequences)
     except Exception as error:
@@ -96,14 +96,14 @@ def _score_row(base: Base, snapshot: Snapshot, batch: packing.MicroBatch, reques
 
 def _answer(base: Base, request: ScoreRequest, hidden: torch.Tensor) -> Any:
     answer = request.empty_answer()
-    wanted = torch.from_numpy(request.tokens[1:]).to(base.device)
+    next_tokens = torch.from_numpy(request.tokens[1:]).to(base.device)
     if request.k:
         change = partial(_change, request) if request.logit_bias or request.processors else None
-        tokens, logprobs, given = base.head.best(hidden, request.k, wanted, change)
+        tokens, logprobs, given = base.head.best(hidden, request.k, next_tokens, change)
         answer.tokens[1:], answer.logprobs[1:] = tokens.cpu().numpy(), logprobs.cpu().numpy()
         answer.given[1:] = given.cpu().numpy()
         return answer
-    targets = Targets(torch.arange(len(hidden), device=base.device), wanted)
+    targets = Targets(torch.arange(len(hidden), device=base.device), next_tokens)
     answer[1:] = base.head.score(hidden, targets, with_gradient=False).logprobs.cpu().numpy()
     return answer
 
@@ -116,5 +116,5 @@ def _change(request: ScoreRequest, logits: torch.Tensor, start: int) -> torch.Te
     if not request.processors:
         return logits
     rows = logits.log_softmax(dim=1)
-    seen = request.tokens.tolist()
-    return torch.stack([process(row, seen[: start + at + 1], request.processors) for at, row in enumerate(rows)])
+    text = request.tokens.tolist()
+    return torch.stack([process(row, text[: start + at + 1], request.processors) for at, row in enumerate(rows)])

@@ -152,7 +152,7 @@ def _is_alike(job: RowJob, first: RowJob) -> bool:
 def _fits(job: RowJob, jobs: list[RowJob]) -> bool:
     """Whether a row fits into a pass with these rows."""
     together = [*jobs, job]
-    most = min(one.state.fitting.tokens_at_once for one in together)
+    most = min(member.state.fitting.tokens_at_once for member in together)
     return len(together) * joint_length(together) <= most
 
 

@@ -77,11 +77,11 @@ class AdapterOptimizer:
         """Return the moments for a checkpoint, by parameter number and moment."""
         state = self._adam.state.get(self._flat, {})
         nothing = torch.zeros((), dtype=torch.float32)  # for before the first step; expanded, it needs no memory
-        found: dict[str, Tensor] = {}
+        moments: dict[str, Tensor] = {}
         for name in ("exp_avg", "exp_avg_sq"):
-            parts = self._split(state[name]) if state else [nothing.expand(one.shape) for one in self.parameters]
-            found |= {f"{number}.{name}": part for number, part in enumerate(parts)}
-        return found
+            parts = self._split(state[name]) if state else [nothing.expand(part.shape) for part in self.parameters]
+            moments |= {f"{number}.{name}": part for number, part in enumerate(parts)}
+        return moments
 
     def restore(self, moments: Mapping[str, Tensor], steps: int) -> None:
         """Restore the moments and the step count of a checkpoint."""
@@ -95,6 +95,6 @@ class AdapterOptimizer:
     def _make_moments(self) -> None:
         """Allocate both moments at once: torch's Adam cannot continue if memory runs out after the first."""
         if self._flat not in self._adam.state:
-            made = [torch.zeros_like(self._flat) for _ in range(2)]
+            zeros = [torch.zeros_like(self._flat) for _ in range(2)]
             step = torch.zeros((), device=self._flat.device, dtype=torch.float32)
-            self._adam.state[self._flat] = {"step": step, "exp_avg": made[0], "exp_avg_sq": made[1]}
+            self._adam.state[self._flat] = {"step": step, "exp_avg": zeros[0], "exp_avg_sq": zeros[1]}

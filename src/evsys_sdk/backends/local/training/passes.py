@@ -161,8 +161,8 @@ class LocalTrainingState:
         with self.clock:
             if self.reduce is not None:
                 self.reduce(self.optimizer.accumulated)
-            found = self.with_room("the optimizer step", lambda: self.optimizer.step(adam))
-        return {**found, "time/compute_s": self.clock.take()}
+            metrics = self.with_room("the optimizer step", lambda: self.optimizer.step(adam))
+        return {**metrics, "time/compute_s": self.clock.take()}
 
     def graph_of(self, batch: packing.MicroBatch) -> PassGraph | None:
         """Return a captured pass for a row on a GPU; None if capturing is impossible or not worth it."""
@@ -252,13 +252,13 @@ class _ReadTwice(Exception):
 class _Run:
     """One call: the rows to compute, their log-probabilities, and the gradient, which `commit` adds at the end."""
 
-    def __init__(self, state: LocalTrainingState, data: Sequence[Datum], wanted: Sequence[Mask]) -> None:
-        self._state, self._data, self._wanted = state, data, wanted
+    def __init__(self, state: LocalTrainingState, data: Sequence[Datum], masks: Sequence[Mask]) -> None:
+        self._state, self._data, self._masks = state, data, masks
         self._sequences = [datum.tokens for datum in data]
         self.batches = packing.pack(
             self._sequences, budget=state.fitting.tokens_at_once, share=state.settings.share_prefixes
         )
-        self._found: dict[int, Floats] = {}
+        self._results: dict[int, Floats] = {}
         self._gradient: Tensor | None = None
 
     def read(self, slopes: Slopes | None, *, as_trained: bool = False) -> None:
@@ -294,7 +294,7 @@ class _Run:
 
     def logprobs(self) -> list[Floats]:
         """Return the log-probabilities of each datum's targets; 0 for targets that were not scored."""
-        return [self._found[number] for number in range(len(self._data))]
+        return [self._results[number] for number in range(len(self._data))]
 
     def output(self, loss: Loss) -> ForwardBackwardOutput:
         """Return loss, log-probabilities and metrics."""
@@ -303,9 +303,9 @@ class _Run:
         return ForwardBackwardOutput(value, logprobs, metrics)
 
     def _read_row(self, batch: packing.MicroBatch, slopes: Slopes | None, *, row: int, drop: bool) -> Tensor | None:
-        entries = Entries.of(batch, self._data, self._wanted)
+        entries = Entries.of(batch, self._data, self._masks)
         if not len(entries.token):
-            self._found |= {member: self._spread(member, np.empty(0, np.float32)) for member in batch.members}
+            self._results |= {member: self._spread(member, np.empty(0, np.float32)) for member in batch.members}
             return None
         if slopes is not None:
             self._state.check_room(batch)
@@ -314,25 +314,25 @@ class _Run:
             assert slopes is not None
             logprobs = self._by_member(batch, entries, sorted_logprobs)
             by_member = dict(zip(batch.members, slopes(batch.members, logprobs), strict=True))
-            slope = np.concatenate([by_member[member][self._wanted[member]] for member in batch.members])
+            slope = np.concatenate([by_member[member][self._masks[member]] for member in batch.members])
             return slope[entries.order].astype(np.float32)
 
         job = RowJob(self._state, batch, entries, None if slopes is None else slope_of)
         self._state.read(job, row=row, drop=drop)
         assert job.logprobs is not None
-        self._found |= dict(zip(batch.members, self._by_member(batch, entries, job.logprobs), strict=True))
+        self._results |= dict(zip(batch.members, self._by_member(batch, entries, job.logprobs), strict=True))
         return job.gradient
 
     def _by_member(self, batch: packing.MicroBatch, entries: Entries, sorted_logprobs: Floats) -> list[Floats]:
         flat = np.empty_like(sorted_logprobs)
         flat[entries.order] = sorted_logprobs
-        ends = np.cumsum([int(self._wanted[member].sum()) for member in batch.members])
+        ends = np.cumsum([int(self._masks[member].sum()) for member in batch.members])
         pieces = np.split(flat, ends[:-1])
         return [self._spread(member, piece) for member, piece in zip(batch.members, pieces, strict=True)]
 
     def _spread(self, member: int, values: Floats) -> Floats:
-        spread = np.zeros(self._wanted[member].shape, np.float32)
-        spread[self._wanted[member]] = values
+        spread = np.zeros(self._masks[member].shape, np.float32)
+        spread[self._masks[member]] = values
         return spread
 
     def _with_less(

@@ -44,13 +44,13 @@ def recompute_layers(base: Base, changes: Mapping[str, Change]) -> Generator[Non
     """Recompute the layers of a base that run within a block. The backward pass may run after the block."""
     layers = find_layers(base.body)
     # Some models set a forward on the layer instance; it is restored afterwards.
-    own = [layer.__dict__.get("forward") for layer in layers]
+    forwards = [layer.__dict__.get("forward") for layer in layers]
     for layer in layers:
         layer.forward = functools.partial(_recompute, base.switch, changes, layer.forward)
     try:
         yield
     finally:
-        for layer, forward in zip(layers, own, strict=True):
+        for layer, forward in zip(layers, forwards, strict=True):
             if forward is None:
                 del layer.forward
             else:
@@ -62,7 +62,7 @@ def find_layers(body: nn.Module) -> list[nn.Module]:
     lists = [module for module in body.modules() if isinstance(module, nn.ModuleList) and len(module)]
     sizes = [sum(parameter.numel() for parameter in module.parameters()) for module in lists]
     # A list inside a layer, e.g. of experts, is never the largest.
-    largest = max(zip(sizes, lists, strict=True), key=lambda one: one[0], default=(0, None))[1]
+    largest = max(zip(sizes, lists, strict=True), key=lambda pair: pair[0], default=(0, None))[1]
     return [] if largest is None else list(largest)
 
 

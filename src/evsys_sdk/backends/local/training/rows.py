@@ -52,11 +52,11 @@ class Entries:
     """Index of each entry before sorting: by member, then by position."""
 
     @classmethod
-    def of(cls, batch: packing.MicroBatch, data: Sequence[Datum], wanted: Sequence[Mask]) -> Entries:
+    def of(cls, batch: packing.MicroBatch, data: Sequence[Datum], masks: Sequence[Mask]) -> Entries:
         places: list[NDArray[np.int64]] = []
         tokens: list[NDArray[np.int64]] = []
         for member, place in zip(batch.members, batch.places, strict=True):
-            datum, mask = data[member], wanted[member]
+            datum, mask = data[member], masks[member]
             position = np.nonzero(mask)[0]
             places.append(place[position])
             tokens.append(datum.target_tokens[mask])
@@ -131,8 +131,8 @@ def read_alone(job: RowJob, parts: dict[str, Change]) -> None:
         if graph is not None:
             [job.gradient] = graph.backward(places, into)
         else:
-            found = torch.autograd.grad(live, state.optimizer.parameters, into)
-            job.gradient = torch.cat([part.flatten() for part in found])
+            gradients = torch.autograd.grad(live, state.optimizer.parameters, into)
+            job.gradient = torch.cat([part.flatten() for part in gradients])
 
 
 class Stack:
@@ -160,9 +160,9 @@ def read_together(base: Base, jobs: Sequence[RowJob], stacks: dict[Any, Stack]) 
     train, length = jobs[0].slope_of is not None, joint_length(jobs)
     batch = _lay_out([job.batch for job in jobs], length)
     entries = [job.entries for job in jobs]
-    places = torch.from_numpy(np.concatenate([one.places + number * length for number, one in enumerate(entries)])).to(
-        base.device
-    )
+    places = torch.from_numpy(
+        np.concatenate([entry.places + number * length for number, entry in enumerate(entries)])
+    ).to(base.device)
     recompute = train and any(job.state.recomputes_from(len(batch.tokens)) for job in jobs)
     adapters = [job.state.adapter for job in jobs]
     began = 0.0
@@ -183,9 +183,9 @@ def read_together(base: Base, jobs: Sequence[RowJob], stacks: dict[Any, Stack]) 
         else:
             live = graph.forward(batch)[places]
         scored = base.head.score(live.detach(), targets, with_gradient=train)
-        found = scored.logprobs.cpu().numpy()
-    ends = np.cumsum([len(one.token) for one in entries])
-    for job, logprobs in zip(jobs, np.split(found, ends[:-1]), strict=True):
+        all_logprobs = scored.logprobs.cpu().numpy()
+    ends = np.cumsum([len(entry.token) for entry in entries])
+    for job, logprobs in zip(jobs, np.split(all_logprobs, ends[:-1]), strict=True):
         job.logprobs = logprobs
     seconds = time.perf_counter() - began
     if train:
@@ -222,8 +222,8 @@ def _lay_out(batches: Sequence[packing.MicroBatch], length: int) -> packing.Micr
         tokens[number, :count], positions[number, :count] = batch.tokens, batch.positions
         positions[number, count:] = np.arange(length - count)
         segments += [
-            Segment(one.start + start, one.length, one.prefix_start + start, one.prefix_length)
-            for one in batch.segments
+            Segment(segment.start + start, segment.length, segment.prefix_start + start, segment.prefix_length)
+            for segment in batch.segments
         ]
         if count < length:
             segments.append(Segment(start + count, length - count))
@@ -231,9 +231,9 @@ def _lay_out(batches: Sequence[packing.MicroBatch], length: int) -> packing.Micr
 
 
 def _targets(entries: Sequence[Entries], device: torch.device) -> Targets:
-    before = np.cumsum([0, *(len(one.places) for one in entries)])
-    rows = np.concatenate([one.row + start for one, start in zip(entries, before, strict=False)])
-    tokens = np.concatenate([one.token for one in entries])
+    before = np.cumsum([0, *(len(entry.places) for entry in entries)])
+    rows = np.concatenate([entry.row + start for entry, start in zip(entries, before, strict=False)])
+    tokens = np.concatenate([entry.token for entry in entries])
     return Targets(torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device))
 
 
