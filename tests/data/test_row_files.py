@@ -175,7 +175,7 @@ def test_a_folder_is_read_by_split(read: Callable[..., Any], tmp_path: Path) -> 
     assert read(path=None, source_kind="hf_dataset", hf_dataset=str(tmp_path / "hub")) == TWO
     with pytest.raises(DataError, match=r"there is no split 'dev'; it has test, train. Set data.hf_split"):
         read("hub", hf_split="dev")
-    with pytest.raises(DataError, match=r"of local files a whole split is read"):
+    with pytest.raises(DataError, match=r"local files have whole splits only"):
         read(path=None, source_kind="hf_dataset", hf_dataset=str(tmp_path / "hub"), hf_split="train[:1]")
 
 

@@ -183,7 +183,7 @@ def test_fields_that_a_pipeline_kept_become_metadata() -> None:
 def test_a_field_that_contradicts_its_metadata_is_refused_and_one_that_repeats_it_is_not() -> None:
     same = {**CHAT, "level": 1, "metadata": {"level": 1}}
     assert next(parse_rows([same])).metadata == {"level": 1}
-    with pytest.raises(DataError, match=r"row 2: 'level' stands both in the row \(2\) and in its metadata \(1\)"):
+    with pytest.raises(DataError, match=r"row 2: 'level' is both in the row \(2\) and in its metadata \(1\)"):
         list(parse_rows([same, {**same, "level": 2}]))
 
 

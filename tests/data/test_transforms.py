@@ -262,7 +262,7 @@ def test_a_sample_of_a_number_is_exact_and_even() -> None:
 
 
 def test_a_sample_that_is_larger_than_the_rows_is_refused_unless_allowed() -> None:
-    assert "a sample of 9 was asked for, but there are only 3 rows" in refusal(NUMBERS[:3], "sample", n=9)
+    assert "a sample of 9 needs as many rows, but there are only 3" in refusal(NUMBERS[:3], "sample", n=9)
     assert run(NUMBERS[:3], "sample", n=9, allow_fewer=True) == NUMBERS[:3]
 
 

@@ -121,7 +121,7 @@ def test_a_conversation_with_a_system_message_keeps_its_own() -> None:
             "row 1: the row has no field 'qeury'; did you mean 'query'? It has: query",
         ),
         ({"query": None}, {"user_template": "{query}"}, "the field 'query' is null"),
-        ({"text": "x"}, {}, "it has: text. Say how the user's turn is made with user_template"),
+        ({"text": "x"}, {}, "it has: text. Set user_template for the user's turn"),
         ({"conversations": []}, {}, "sharegpt_to_chat"),
         ({"messages": "[]"}, {}, "no list of messages"),
     ],
@@ -317,7 +317,7 @@ def test_a_row_without_an_answer_or_a_question_is_no_task() -> None:
     assert free["verifier"] == {"kind": "in_process", "fn_name": "format_only", "expected": None, "params": {}}
     assert "no user message" in refusal({"messages": [assistant("a")]}, "chat_to_harbor_task")
     row = {"messages": [user("q"), assistant("a")]}
-    assert "finds nothing in the answer 'a'" in refusal(row, "chat_to_harbor_task", expected_pattern="b+")
+    assert "does not match the answer 'a'" in refusal(row, "chat_to_harbor_task", expected_pattern="b+")
     assert "is not a regular expression" in refusal(row, "chat_to_harbor_task", expected_pattern="(")
 
 

@@ -108,7 +108,7 @@ def test_a_path_elsewhere_is_cached_but_takes_no_name(tmp_path: Path) -> None:
 
     assert pulled.manifest.lineage.origin == "path"
     assert workspace.pull_dataset(id=pulled.id) == pulled
-    with pytest.raises(WorkspaceError, match="'my_rows' is not known"):
+    with pytest.raises(WorkspaceError, match="'my_rows' is unknown"):
         workspace.pull_dataset(name=pulled.name)
 
 
@@ -225,7 +225,7 @@ def test_a_benchmark_refuses_a_task_that_could_not_be_verified(tmp_path: Path) -
 
 def test_a_benchmark_refuses_a_task_id_that_stands_twice(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "tasks.jsonl", [task_row(1), task_row(2), task_row(1)])
-    with pytest.raises(DataError, match=r"tasks\.jsonl:3: task_id 't1' already stands in line 1"):
+    with pytest.raises(DataError, match=r"tasks\.jsonl:3: task_id 't1' already occurs in line 1"):
         Workspace(tmp_path).add("benchmark", path, "exam")
 
 

@@ -134,7 +134,7 @@ def test_a_wrong_row_count_in_the_manifest_is_found_by_verify(tmp_path: Path) ->
     workspace = Workspace(tmp_path)
     change_manifest(manifest_of(workspace.pull_dataset(name="sft")), rows=2)
     (verdict,) = workspace.verify("dataset")
-    assert "says 2 rows, but there are 3" in str(verdict.problem)
+    assert "it has 2 rows, the file 3" in str(verdict.problem)
 
 
 def test_a_copied_workspace_is_as_good_as_the_original(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_running_out_of_room_leaves_nothing_behind(tmp_path: Path, size: int) ->
     workspace = Workspace(tmp_path)
     with (
         largest_file(size),
-        pytest.raises(WorkspaceError, match=r"File too large.*Nothing half-written was kept.*Free some"),
+        pytest.raises(WorkspaceError, match=r"File too large.*No incomplete file was left.*Free some"),
     ):
         workspace.pull_dataset(name="sft")
     assert [path.suffix for path in (tmp_path / ".evsys" / "datasets").iterdir()] == [".lock"]

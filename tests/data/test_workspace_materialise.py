@@ -117,7 +117,9 @@ def test_damaged_derived_rows_are_made_again(tmp_path: Path) -> None:
     made.path.chmod(0o644)
     made.path.write_bytes(content[:-5])
 
-    with pytest.raises(WorkspaceError, match=f"Run the experiment again: these rows are made anew from {parent.id}"):
+    with pytest.raises(
+        WorkspaceError, match=f"Run the experiment again: these rows are derived again from {parent.id}"
+    ):
         workspace.pull_dataset(id=made.id)
     assert workspace.materialise(parent, [spec()]).path.read_bytes() == content
     assert Counting.calls == 2

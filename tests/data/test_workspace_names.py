@@ -83,7 +83,7 @@ def test_a_split_that_contradicts_the_reference_or_the_id_is_refused(tmp_path: P
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sfd", r"'sfd' is not known; did you mean 'sft'\? Known: other, sft\. Add one with"),
+        ("sfd", r"'sfd' is unknown; did you mean 'sft'\? Known: other, sft\. Add one with"),
         ("sft@v7", r"has no version v7\. It has: v1, v2"),
         ("sft:dev", r"v2 has no split 'dev'\. It has: train\. Write 'sft@v2:train'"),
         ("sft@2", "is not a reference"),
@@ -138,7 +138,7 @@ def test_unversioned_folders_and_plain_files_have_a_version_too(tmp_path: Path) 
 def test_two_files_for_one_version_are_refused(tmp_path: Path) -> None:
     dataset_file(tmp_path, version=1)
     write_rows(tmp_path / "data" / "datasets" / "sft" / "train.jsonl", [chat_row("again")])
-    with pytest.raises(WorkspaceError, match="'sft@v1:train' is there more than once"):
+    with pytest.raises(WorkspaceError, match="'sft@v1:train' exists more than once"):
         Workspace(tmp_path).pull_dataset(name="sft")
 
 
@@ -170,7 +170,7 @@ def test_folders_with_unusable_names_are_left_out_and_logged(tmp_path: Path, cap
     dataset_file(tmp_path, "数据 集")
     dataset_file(tmp_path, ".hidden")
     assert [one.name for one in Workspace(tmp_path).list("dataset")] == ["good"]
-    assert "数据 集 is left out" in caplog.text
+    assert "数据 集 is skipped" in caplog.text
     assert ".hidden" not in caplog.text
 
 
@@ -180,7 +180,7 @@ def test_a_folder_with_bad_metadata_does_not_stop_the_others(tmp_path: Path, cap
     (folder / "metadata.yaml").write_text("version: soon\n", encoding="utf-8")
     assert Workspace(tmp_path).pull_dataset(name="good").name == "good"
     assert "metadata.yaml: version must be a whole number such as 2, not 'soon'" in caplog.text
-    with pytest.raises(WorkspaceError, match="'bad' is not known"):
+    with pytest.raises(WorkspaceError, match="'bad' is unknown"):
         Workspace(tmp_path).pull_dataset(name="bad")
 
 

@@ -57,16 +57,16 @@ class BadRows:
         """Record a row that its source could not read; the error names the place."""
         self._read += 1
         self._first = self._first or error
-        named = re.fullmatch(rf"(.+?)(?::{number}|: row {number} \(line \d+\)): (.+)", str(error), re.DOTALL)
-        key = (named[1], f"{_UNREAD}{named[2].rstrip('.')}") if named else ("", str(error))
+        match = re.fullmatch(rf"(.+?)(?::{number}|: row {number} \(line \d+\)): (.+)", str(error), re.DOTALL)
+        key = (match[1], f"{_UNREAD}{match[2].rstrip('.')}") if match else ("", str(error))
         self._unread.setdefault(key, str(error).rstrip("."))
         self._numbers.setdefault(key, []).append(number)
 
-    def note(self, place: str, error: Exception, whole: DataError, number: int) -> None:
-        """Record a refused row; `whole` is the error if no other row is bad."""
+    def note(self, place: str, error: Exception, full: DataError, number: int) -> None:
+        """Record a refused row; `full` is the error to raise if no other row is bad."""
         has_none = isinstance(error, MissingValueError)
         reason = f"have no `{error.field}`" if has_none else f"are refused: {str(error).rstrip('.')}"
-        self._first = self._first or whole
+        self._first = self._first or full
         self._numbers.setdefault((place, reason), []).append(number)
 
     def finish(self) -> None:

@@ -36,9 +36,9 @@ def code_hash(target: Code) -> str:
 def _parts(target: Code) -> list[bytes]:
     name, module_name = target.__qualname__.encode(), target.__module__
     try:
-        own = inspect.getsource(target)
-        reached = _Reach(module_name).follow(module_name, target.__qualname__.partition(".")[0])
-        return [name, own.encode(), *(text.encode() for text in reached)]
+        source = inspect.getsource(target)
+        used = _Reach(module_name).follow(module_name, target.__qualname__.partition(".")[0])
+        return [name, source.encode(), *(text.encode() for text in used)]
     except (OSError, TypeError, SyntaxError):  # no source available
         file = _file_of(module_name)
         return [name, file.read_bytes()] if file else [name, *map(marshal.dumps, _code_objects(target))]
@@ -56,7 +56,7 @@ class _Reach:
 
     def __init__(self, module_name: str) -> None:
         self._package = module_name.partition(".")[0]
-        self._seen: set[tuple[str, int]] = set()
+        self._visited: set[tuple[str, int]] = set()
 
     def follow(self, module_name: str, name: str | None) -> list[str]:
         """Source of the statements that `name` needs (all if None), in a stable order."""
@@ -66,31 +66,31 @@ class _Reach:
         if file.suffix != ".py":  # an extension module
             return [hashlib.sha256(file.read_bytes()).hexdigest()]
         module = _parsed(file.read_text(encoding="utf-8"))
-        found: dict[int, list[str]] = {}
+        texts: dict[int, list[str]] = {}
         queue = list(range(len(module.statements))) if name is None else list(module.binders.get(name, ()))
         while queue:
             index = queue.pop()
-            if (module_name, index) in self._seen:  # break cycles of mutual references
+            if (module_name, index) in self._visited:  # break cycles of mutual references
                 continue
-            self._seen.add((module_name, index))
+            self._visited.add((module_name, index))
             statement = module.statements[index]
-            found[index] = [module.text(statement), *self._follow_import(statement, module_name)]
+            texts[index] = [module.text(statement), *self._follow_import(statement, module_name)]
             # Attribute access starts with a name.
             used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
             # Sorted, because the order of a set of strings differs between processes.
             queue.extend(binder for each in sorted(used) for binder in module.binders.get(each, ()))
-        return [text for index in sorted(found) for text in found[index]]
+        return [text for index in sorted(texts) for text in texts[index]]
 
     def _follow_import(self, statement: ast.stmt, module_name: str) -> Iterator[str]:
         for node in ast.walk(statement):
             if isinstance(node, ast.Import):
-                wanted = [(alias.name, None) for alias in node.names]
+                imports = [(alias.name, None) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 origin = _absolute(node, module_name)
-                wanted = [_module_or_name(origin, alias.name) for alias in node.names]
+                imports = [_module_or_name(origin, alias.name) for alias in node.names]
             else:
                 continue
-            for imported, name in wanted:
+            for imported, name in imports:
                 if imported.partition(".")[0] == self._package:
                     yield from self.follow(imported, None if name == "*" else name)
 

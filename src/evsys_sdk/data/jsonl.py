@@ -133,9 +133,9 @@ def _not_json(text: bytes, error: ValueError, where: str, remedies: Mapping[str,
     if not text.strip():
         return DataError(f"{where}: it is empty. Check that it is the file you meant.")
     message = str(error)
-    found = _COLUMN.search(message)
+    position = _COLUMN.search(message)
     reason = _COLUMN.sub("", message)
-    column = _offset(text, found) if found else 0
+    column = _offset(text, position) if position else 0
     # For `-Infinity`, the parser's position is after the sign.
     bad = _NOT_A_NUMBER.match(text, column - 1 if text[column - 1 : column] == b"-" else column)
     if bad:
@@ -152,9 +152,9 @@ def _not_json(text: bytes, error: ValueError, where: str, remedies: Mapping[str,
     return DataError(f"{where}: this is not JSON: {reason} at character {column + 1}: {around}. {remedy}")
 
 
-def _offset(text: bytes, found: re.Match[str]) -> int:
+def _offset(text: bytes, position: re.Match[str]) -> int:
     """The parser's position as an offset in `text`; lines and columns count from one, columns in bytes."""
-    line, column = int(found[1]), int(found[2])
+    line, column = int(position[1]), int(position[2])
     start = 0
     for _ in range(line - 1):
         start = text.find(b"\n", start) + 1

@@ -134,8 +134,8 @@ def _guard(transform: Transform, rows: Iterable[Row]) -> Iterator[Row]:
     except Exception as error:
         if error is stream.error:
             raise
-        known = getattr(transform, "name", None) or getattr(transform, "__name__", None)
-        raise transform_failed(str(known or type(transform).__name__), error, stream.current) from error
+        name = getattr(transform, "name", None) or getattr(transform, "__name__", None)
+        raise transform_failed(str(name or type(transform).__name__), error, stream.current) from error
 
 
 def _iterable(result: Any) -> Iterable[Any]:
@@ -162,8 +162,10 @@ def _build(spec: _Spec) -> Transform:
             model.model_validate(spec.params)
         transform = cls(**spec.params)
     except ValidationError as error:
-        found = problems_in(error, model=model, data=spec.params) if model else [Problem(str(error))]
-        below = [replace(one, path=f".params.{one.path}" if one.path else ".params") for one in found]
+        problems = problems_in(error, model=model, data=spec.params) if model else [Problem(str(error))]
+        below = [
+            replace(problem, path=f".params.{problem.path}" if problem.path else ".params") for problem in problems
+        ]
         raise ConfigError(below) from error
     except Exception as error:
         message = f"transform '{spec.kind}' could not be built: {type(error).__name__}: {error}"

@@ -88,9 +88,9 @@ def profile_rows(
     format = detect_format(numbered[0][1]) if numbered else "unknown"
     names = _prompt_and_answer([row for _, row in numbered], columns) if format == "unknown" else None
     sides = [(number, *_sides(row, names)) for number, row in numbered]
-    full = [one for one in sides if all(side.strip().casefold() not in ("", *_NO_VALUE) for side in one[1:])]
-    sized = sorted((count_tokens(one[1]) + count_tokens(one[2]), *one) for one in full)
-    found = {
+    full = [row for row in sides if all(side.strip().casefold() not in ("", *_NO_VALUE) for side in row[1:])]
+    sized = sorted((count_tokens(row[1]) + count_tokens(row[2]), *row) for row in full)
+    n_tokens = {
         "prompt": [count_tokens(prompt) for _, prompt, _ in full],
         "answer": [count_tokens(answer) for _, _, answer in full],
     }
@@ -105,8 +105,8 @@ def profile_rows(
         complete=complete,
         format=format,
         columns=columns,
-        lengths={side: _lengths(sorted(counts)) for side, counts in found.items() if counts},
-        examples={end: {"row": one[1], "prompt": one[2], "answer": one[3]} for end, one in ends.items()},
+        lengths={side: _lengths(sorted(counts)) for side, counts in n_tokens.items() if counts},
+        examples={end: {"row": row[1], "prompt": row[2], "answer": row[3]} for end, row in ends.items()},
         problems=[*problems, *_problems(numbered, columns, repeats, sides, names)],
         suggestion={
             "path": source,
@@ -141,11 +141,11 @@ def _column(name: str, rows: Sequence[tuple[int, Row]]) -> ColumnProfile:
     if not is_label or len(groups) * _ROWS_A_LABEL > len(values):
         return ColumnProfile(name, len(values), len(counts), {}, {}, null_words)
     # The most frequent spelling, preferring one without surrounding spaces.
-    best = {max(group, key=lambda one: (group[one], one == one.strip(), one)): group for group in groups.values()}
+    best = {max(group, key=lambda text: (group[text], text == text.strip(), text)): group for group in groups.values()}
     labels = {label.strip(): group.total() for label, group in best.items()}
     spellings: dict[str, dict[str, int]] = {}
     for label, group in best.items():
-        if others := {one: count for one, count in group.items() if one != label.strip()}:
+        if others := {spelling: count for spelling, count in group.items() if spelling != label.strip()}:
             spellings[label.strip()] = others
     ordered = dict(sorted(labels.items(), key=lambda item: -item[1]))
     return ColumnProfile(name, len(values), len(counts), ordered, spellings, null_words)
@@ -160,9 +160,11 @@ def _prompt_and_answer(rows: Sequence[Row], columns: Sequence[ColumnProfile]) ->
     if not rows or _SHAREGPT in rows[0]:
         return None
     sample = rows[:200]
-    texts = {one.name: one for one in columns if any(isinstance(row.get(one.name), str) for row in sample)}
+    texts = {column.name: column for column in columns if any(isinstance(row.get(column.name), str) for row in sample)}
     lengths = {name: sum(len(str(row.get(name) or "")) for row in sample) for name in texts}
-    numbers = (one.name for one in columns if any(isinstance(row.get(one.name), int | float) for row in sample))
+    numbers = (
+        column.name for column in columns if any(isinstance(row.get(column.name), int | float) for row in sample)
+    )
     prompt = first_field({name: name for name in texts}, PROMPT_FIELDS)
     answer = first_field({name: name for name in [*texts, *numbers]}, (*ANSWER_FIELDS, "chosen"))
     by_length = sorted(texts, key=lambda name: -lengths[name])
@@ -196,13 +198,13 @@ def _lengths(counts: list[int]) -> TokenLengths:
 def _repeats(rows: Sequence[tuple[int, Row]]) -> list[int]:
     """Numbers of rows that equal an earlier one, ignoring case and whitespace."""
     seen: set[str] = set()
-    found: list[int] = []
+    numbers: list[int] = []
     for number, row in rows:
         same = {key: normalize(value) for key, value in row.items() if key != "id"}  # a new id makes no new row
         text = json.dumps(same, sort_keys=True, default=str)
-        found += [number] if text in seen else []
+        numbers += [number] if text in seen else []
         seen.add(text)
-    return found
+    return numbers
 
 
 def _problems(
@@ -212,28 +214,28 @@ def _problems(
     sides: Sequence[tuple[int, str, str]],
     names: tuple[str, str] | None,
 ) -> list[str]:
-    found: list[str] = []
-    for one in columns:
-        without = [number for number, row in rows if _is_empty(row.get(one.name))]
+    problems: list[str] = []
+    for column in columns:
+        without = [number for number, row in rows if _is_empty(row.get(column.name))]
         if without:
-            found.append(f"{len(without)} of {len(rows)} rows have no `{one.name}`: {_some(without)}.")
-        if one.null_words:
-            words = ", ".join(f"{json.dumps(word)} {count}x" for word, count in one.null_words.items())
-            found.append(f"`{one.name}` holds texts that probably mean null: {words}.")
-        for label, others in one.spellings.items():
+            problems.append(f"{len(without)} of {len(rows)} rows have no `{column.name}`: {_some(without)}.")
+        if column.null_words:
+            words = ", ".join(f"{json.dumps(word)} {count}x" for word, count in column.null_words.items())
+            problems.append(f"`{column.name}` holds texts that probably mean null: {words}.")
+        for label, others in column.spellings.items():
             written = ", ".join(f"{json.dumps(text, ensure_ascii=False)} {count}x" for text, count in others.items())
-            found.append(f"`{one.name}` {json.dumps(label, ensure_ascii=False)} is also written {written}.")
+            problems.append(f"`{column.name}` {json.dumps(label, ensure_ascii=False)} is also written {written}.")
     if repeats:
-        found.append(f"{len(repeats)} of {len(rows)} rows repeat an earlier one: {_some(repeats)}.")
+        problems.append(f"{len(repeats)} of {len(rows)} rows repeat an earlier one: {_some(repeats)}.")
     answers: dict[str, set[str]] = {}
     for _, prompt, answer in sides:
         if prompt.strip() and answer.strip():
             answers.setdefault(normalize(prompt), set()).add(normalize(answer))
-    several = sum(len(one) > 1 for one in answers.values())
-    if several:
+    n_ambiguous = sum(len(texts) > 1 for texts in answers.values())
+    if n_ambiguous:
         what = f"`{names[0]}`" if names else "prompt"
-        found.append(f"{several} of {len(answers)} different {what} values have several answers: decide which.")
-    return found
+        problems.append(f"{n_ambiguous} of {len(answers)} different {what} values have several answers: decide which.")
+    return problems
 
 
 def _some(numbers: Sequence[int]) -> str:
@@ -253,22 +255,22 @@ def _transforms(
         return []  # preference rows for `dpo` need no transforms
     if names is None:
         return [{"kind": "sharegpt_to_chat"}] if format == "unknown" and rows and _SHAREGPT in rows[0][1] else []
-    used = [one for one in columns if one.name in names]
+    used = [column for column in columns if column.name in names]
     # Template placeholders allow letters, digits and underscores.
     new = {name: re.sub(r"\W+", "_", name).strip("_").lower() or "column" for name in names if not name.isidentifier()}
-    found: list[dict[str, Any]] = [{"kind": "rename_fields", "params": {"fields": new}}] if new else []
-    used = [replace(one, name=new.get(one.name, one.name)) for one in used]
+    steps: list[dict[str, Any]] = [{"kind": "rename_fields", "params": {"fields": new}}] if new else []
+    used = [replace(column, name=new.get(column.name, column.name)) for column in used]
     names = (new.get(names[0], names[0]), new.get(names[1], names[1]))
-    for one in used:
-        values: dict[str, Any] = {text: label for label, others in one.spellings.items() for text in others}
-        values |= dict.fromkeys(one.null_words)
+    for column in used:
+        values: dict[str, Any] = {text: label for label, others in column.spellings.items() for text in others}
+        values |= dict.fromkeys(column.null_words)
         if values:
-            found.append({"kind": "map_values", "params": {"field": one.name, "values": values}})
-    gaps = [one.name for one in used if one.filled < len(rows) or one.null_words]
+            steps.append({"kind": "map_values", "params": {"field": column.name, "values": values}})
+    gaps = [column.name for column in used if column.filled < len(rows) or column.null_words]
     if gaps:
         conditions = [{"field": name, "operator": "ne", "value": None} for name in gaps]
-        found.append({"kind": "filter", "params": {"conditions": conditions}})
+        steps.append({"kind": "filter", "params": {"conditions": conditions}})
     if has_repeats:
-        found.append({"kind": "dedupe", "params": {"key": list(names), "mode": "normalized"}})
+        steps.append({"kind": "dedupe", "params": {"key": list(names), "mode": "normalized"}})
     params = {"user_template": f"{{{names[0]}}}", "assistant_template": f"{{{names[1]}}}"}
-    return [*found, {"kind": "jsonl_to_chat", "params": params}]
+    return [*steps, {"kind": "jsonl_to_chat", "params": params}]

@@ -62,11 +62,11 @@ def read_row_file(
 
 def list_in(value: Any, path: str) -> list[Any]:
     """The rows of a JSON file: a list, or an object with one under `rows` or `data`."""
-    found = (
+    rows = (
         next((value[key] for key in ("rows", "data") if is_list(value.get(key))), None) if is_object(value) else value
     )
-    if is_list(found):
-        return found
+    if is_list(rows):
+        return rows
     raise DataError(
         f"{path}: expected a list of objects, or an object with such a list under 'rows' or 'data', not {show(value)}."
     )
@@ -94,7 +94,7 @@ def _is_one_value(path: Path, kind: str) -> bool:
         if first.strip() and kind_of(path) is None and not first.lstrip().startswith((b"{", b"[")):
             endings = ", ".join(KINDS)
             remedy = f"Convert it to one that ends in {endings} (a spreadsheet: save it as CSV)"
-            raise DataError(f"{path}: its ending says no format, and its first line is no JSON. {remedy}.") from None
+            raise DataError(f"{path}: its ending names no format, and its first line is not JSON. {remedy}.") from None
         return kind == "json" or first.lstrip().startswith(b"[")
     return not second.strip() and (kind == "json" or is_list(value))
 
@@ -213,16 +213,16 @@ def _plain(value: Any, where: str) -> Any:
     if is_list(value):
         return [_plain(part, where) for part in value]
     if isinstance(value, bytes):
-        raise DataError(f"{where} holds bytes, which no row can. Leave the column out, or store it as text.")
+        raise DataError(f"{where} holds bytes, which JSON cannot. Leave the column out, or store it as text.")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
 def _files_of_split(folder: Path, split: str) -> list[Path]:
     """The files of one split of a folder: from `save_to_disk`, or by words in their paths."""
     if (folder / "dataset_dict.json").is_file():
-        known = read_json(folder / "dataset_dict.json")["splits"]
-        if split not in known:
-            raise _no_split(folder, split, known)
+        splits = read_json(folder / "dataset_dict.json")["splits"]
+        if split not in splits:
+            raise _no_split(folder, split, splits)
         folder = folder / split
     if (folder / "state.json").is_file():
         return [folder / file["filename"] for file in read_json(folder / "state.json")["_data_files"]]
@@ -230,11 +230,11 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
     below = {path: path.relative_to(folder).as_posix().lower() for path in files}
     files = [path for path in files if not re.search(r"(^|/)\.", below[path]) and path.is_file()]
     words: dict[Path, list[str]] = {path: _SPLIT.findall(below[path]) for path in files}
-    named = {path: _SAME_SPLIT.get(found[-1], found[-1]) for path, found in words.items() if found}
-    if named or split != "train":
-        files = [path for path in files if named.get(path) == _SAME_SPLIT.get(split, split)]
-    if not files and named:
-        raise _no_split(folder, split, sorted(set(named.values())))
+    split_of = {path: _SAME_SPLIT.get(matches[-1], matches[-1]) for path, matches in words.items() if matches}
+    if split_of or split != "train":
+        files = [path for path in files if split_of.get(path) == _SAME_SPLIT.get(split, split)]
+    if not files and split_of:
+        raise _no_split(folder, split, sorted(set(split_of.values())))
     kinds = sorted({path.name.removesuffix(".gz").rpartition(".")[2] for path in files})
     if len(kinds) != 1:
         has = f"files of several kinds ({', '.join(kinds)})" if kinds else f"no file that ends in {', '.join(KINDS)}"
@@ -242,5 +242,5 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
     return files
 
 
-def _no_split(folder: Path, split: str, known: list[str]) -> DataError:
-    return DataError(f"{folder}: there is no split '{split}'; it has {', '.join(known)}. Set data.hf_split.")
+def _no_split(folder: Path, split: str, splits: list[str]) -> DataError:
+    return DataError(f"{folder}: there is no split '{split}'; it has {', '.join(splits)}. Set data.hf_split.")

@@ -75,12 +75,12 @@ def detect_format(row: Mapping[str, Any]) -> Literal["chat_messages", "harbor_ta
     """The typed row of a dict, by its keys only."""
     if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         return "unknown"
-    found = _format_by_keys(row)
-    if found is TargetFormat.CHAT_MESSAGES and isinstance(row["messages"], list):
+    format = _format_by_keys(row)
+    if format is TargetFormat.CHAT_MESSAGES and isinstance(row["messages"], list):
         return "chat_messages"
-    if found is TargetFormat.HARBOR_TASK:
+    if format is TargetFormat.HARBOR_TASK:
         return "harbor_task"
-    if found is TargetFormat.PROMPT_DATASET and isinstance(row["inputs"], Mapping):
+    if format is TargetFormat.PROMPT_DATASET and isinstance(row["inputs"], Mapping):
         return "prompt_dataset"
     return "unknown"
 
@@ -89,26 +89,26 @@ def from_dict(row: Mapping[str, Any]) -> TypedRow:
     """The typed row of a dict in one of the three formats; refuses unknown keys and wrong types."""
     if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DataError(f"a row must be a dict, not {type(row).__name__} ({show(row)}).")
-    found = _format_by_keys(row)
-    if found is None:
+    format = _format_by_keys(row)
+    if format is None:
         raise DataError(_explain_unknown_format(row))
-    _refuse_missing(row, found)
-    refuse_keys(row, known=(*_REQUIRED[found], *_OPTIONAL[found]))
-    return _BUILDERS[found](())(row)
+    _refuse_missing(row, format)
+    refuse_keys(row, known=(*_REQUIRED[format], *_OPTIONAL[format]))
+    return _BUILDERS[format](())(row)
 
 
 def to_dict(row: TypedRow | VerifierPayload) -> Row:
     """The JSON form of a typed row, sharing its parts; the inverse of `from_dict`."""
     match row:
         case ChatMessagesRow():
-            found: Row = {"messages": row.messages, "metadata": row.metadata}
+            fields: Row = {"messages": row.messages, "metadata": row.metadata}
             if row.target_assistant is not None:
-                found["target_assistant"] = row.target_assistant
-            return {**found, "tools": row.tools} if row.tools else found
+                fields["target_assistant"] = row.target_assistant
+            return {**fields, "tools": row.tools} if row.tools else fields
         case HarborTask():
-            named: Row = {"task_id": row.task_id, "instruction": row.instruction}
-            found = {**named, "verifier": to_dict(row.verifier), "metadata": row.metadata}
-            return {**found, "tools": row.tools} if row.tools else found
+            head: Row = {"task_id": row.task_id, "instruction": row.instruction}
+            fields = {**head, "verifier": to_dict(row.verifier), "metadata": row.metadata}
+            return {**fields, "tools": row.tools} if row.tools else fields
         case PromptExample():
             return {"inputs": row.inputs, "expected": row.expected, "metadata": row.metadata}
         case InProcessVerifier():
@@ -242,30 +242,30 @@ def _format_by_keys(row: Mapping[str, Any]) -> TargetFormat | None:
 
 
 def _builder(row: Row, target: TargetFormat | None) -> _Builder:
-    found = target or _format_by_keys(row)
-    if found is None:
+    format = target or _format_by_keys(row)
+    if format is None:
         raise DataError(_explain_unknown_format(row))
-    _refuse_missing(row, found, wanted=target)
-    own = (*_REQUIRED[found], *_OPTIONAL[found])
-    extras = tuple(key for key in row if key not in own)
+    _refuse_missing(row, format, target=target)
+    known = (*_REQUIRED[format], *_OPTIONAL[format])
+    extras = tuple(key for key in row if key not in known)
     # A column `tool` is common in rows of tool calls, and not a misspelt `tools`.
-    absent = [key for key in own if key not in row and key != "tools"]
+    absent = [key for key in known if key not in row and key != "tools"]
     for key in extras:
         meant = difflib.get_close_matches(str(key).casefold(), absent, n=1, cutoff=0.8)
         if meant:  # probably a typo
             raise DataError(f"unknown key '{key}'; did you mean '{meant[0]}'? If not, rename it with rename_fields.")
-    return _BUILDERS[found](extras)
+    return _BUILDERS[format](extras)
 
 
-def _refuse_missing(row: Mapping[str, Any], found: TargetFormat, wanted: TargetFormat | None = None) -> None:
-    missing = [key for key in _REQUIRED[found] if key not in row]
+def _refuse_missing(row: Mapping[str, Any], format: TargetFormat, target: TargetFormat | None = None) -> None:
+    missing = [key for key in _REQUIRED[format] if key not in row]
     if not missing:
         return
-    really = _format_by_keys(row) if wanted else None
-    state = f"it is a {really} row" if really and really is not found else f"it has the keys {_keys(row)}"
+    actual = _format_by_keys(row) if target else None
+    state = f"it is a {actual} row" if actual and actual is not format else f"it has the keys {_keys(row)}"
     raise DataError(
-        f"a {found} row needs {' and '.join(f"'{key}'" for key in missing)}, but {state}. "
-        f"Add {'them' if missing[1:] else 'it'}, or convert rows with the transform {_MADE_BY[found]}."
+        f"a {format} row needs {' and '.join(f"'{key}'" for key in missing)}, but {state}. "
+        f"Add {'them' if missing[1:] else 'it'}, or convert rows with the transform {_MADE_BY[format]}."
     )
 
 
@@ -275,7 +275,7 @@ def _with_extras(metadata: Mapping[str, Any], row: Mapping[str, Any], extras: tu
         value = row[key]
         if merged.get(key, value) != value:
             raise DataError(
-                f"'{key}' stands both in the row ({show(value)}) and in its metadata ({show(merged[key])}). "
+                f"'{key}' is both in the row ({show(value)}) and in its metadata ({show(merged[key])}). "
                 "Rename or drop one with rename_fields or drop_fields."
             )
         merged[key] = value
@@ -283,11 +283,11 @@ def _with_extras(metadata: Mapping[str, Any], row: Mapping[str, Any], extras: tu
 
 
 def _already_typed(row: Any, target: TargetFormat | None) -> TypedRow:
-    found = _FORMAT_OF.get(row.__class__)
-    if found is None:
+    format = _FORMAT_OF.get(row.__class__)
+    if format is None:
         raise DataError(f"a row must be a dict, not {type(row).__name__} ({show(row)}).")
-    if target and found is not target:
-        raise DataError(f"a {target} row is needed, but this is a {found} row. Use the transform {_MADE_BY[target]}.")
+    if target and format is not target:
+        raise DataError(f"a {target} row is needed, but this is a {format} row. Use the transform {_MADE_BY[target]}.")
     return from_dict(to_dict(row))  # rows built by hand are not yet validated
 
 

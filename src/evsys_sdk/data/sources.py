@@ -87,7 +87,9 @@ def _rows(
             if not (local := in_project(name)).exists():
                 return enumerate(_from_hugging_face(name, data.hf_split), 1)
             if not data.hf_split.isidentifier():
-                raise DataError(f"hf_split '{data.hf_split}': of local files a whole split is read. Use `sample`.")
+                raise DataError(
+                    f"hf_split '{data.hf_split}': local files have whole splits only. Use the transform `sample`."
+                )
             return read_row_file(local, split=data.hf_split, on_error=on_error)
         case kind:
             path = _need(data.path, data, "path")
@@ -135,8 +137,8 @@ def _from_hugging_face(name: str, split: str) -> Iterator[Row]:
     except ImportError as error:
         raise MissingExtraError("data source 'hf_dataset'", "hf") from error
     try:
-        found: Iterable[Any] = _open_hugging_face(datasets, name, split)
-        yield from map(dict, found)
+        rows: Iterable[Any] = _open_hugging_face(datasets, name, split)
+        yield from map(dict, rows)
     except Exception as error:  # errors of the library's loaders and the network
         remedy = "Check data.hf_dataset (id, id:config or a local path) and data.hf_split"
         raise DataError(f"hf_dataset '{name}' (split '{split}'): {type(error).__name__}: {error}. {remedy}.") from error

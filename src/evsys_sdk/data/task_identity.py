@@ -103,25 +103,25 @@ def visible_text(text: str) -> str:
 
 def row_texts(row: Any) -> list[str]:
     """The texts of a row, whatever its shape: message contents, instructions, answers."""
-    found: list[str] = []
-    _collect(row, found)
-    return found
+    texts: list[str] = []
+    _collect(row, texts)
+    return texts
 
 
-def _collect(value: Any, found: list[str]) -> None:
+def _collect(value: Any, texts: list[str]) -> None:
     if isinstance(value, str):
-        found.append(value)
+        texts.append(value)
     elif isinstance(value, Mapping):
         for key, inner in cast("Mapping[Any, Any]", value).items():
             if key not in _TEXTLESS_KEYS:
-                _collect(inner, found)
-    elif is_list(value) and value and all(is_object(one) and one.get("type") == "text" for one in value):
-        found.append(text_of(value))  # the parts of one message
+                _collect(inner, texts)
+    elif is_list(value) and value and all(is_object(block) and block.get("type") == "text" for block in value):
+        texts.append(text_of(value))  # the parts of one message
     elif isinstance(value, list | tuple):
         for inner in cast("Sequence[Any]", value):
-            _collect(inner, found)
+            _collect(inner, texts)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        found.append(str(value))
+        texts.append(str(value))
 
 
 @cache

@@ -24,7 +24,7 @@ from ..paths import in_project, workspace_dir
 from ..protocols import Row, VerificationResult
 from ..registry import config_model, get_verifier, registry
 
-_NAMED = re.compile(r"(?P<source>[a-z][a-z0-9_]*):(?P<subject>[A-Za-z0-9_][\w./@,-]*)(?:\?(?P<query>.*))?", re.DOTALL)
+_PATH = re.compile(r"(?P<source>[a-z][a-z0-9_]*):(?P<subject>[A-Za-z0-9_][\w./@,-]*)(?:\?(?P<query>.*))?", re.DOTALL)
 
 
 @runtime_checkable
@@ -48,10 +48,10 @@ def locate_rows(path: str, *, train: bool = False) -> Path:
 
     With `train`, tasks that another program solves and scores are refused.
     """
-    found = _parse(path)
-    if found is not None and train and hasattr(get_verifier(found[0]), "run_tasks"):
-        raise DataError(f"{path}: tasks of '{found[0]}' are a benchmark only. Name them in metadata.benchmark.")
-    return in_project(path) if found is None else _write_rows(path, *found)
+    parsed = _parse(path)
+    if parsed is not None and train and hasattr(get_verifier(parsed[0]), "run_tasks"):
+        raise DataError(f"{path}: tasks of '{parsed[0]}' are a benchmark only. Name them in metadata.benchmark.")
+    return in_project(path) if parsed is None else _write_rows(path, *parsed)
 
 
 def is_task_source(path: str) -> bool:
@@ -61,14 +61,14 @@ def is_task_source(path: str) -> bool:
 
 def build_task_source(path: str) -> TaskSource:
     """The task source of a path, with its params."""
-    found = _parse(path)
-    if found is None:
+    parsed = _parse(path)
+    if parsed is None:
         raise DataError(f"{path}: this is not the path of a task source. Write it as 'SOURCE:SUBJECT?param=value'.")
-    return _build(path, *found)
+    return _build(path, *parsed)
 
 
 def _parse(path: str) -> tuple[str, dict[str, Any]] | None:
-    match = _NAMED.fullmatch(path)
+    match = _PATH.fullmatch(path)
     if match is None:
         return None
     name = match["source"]

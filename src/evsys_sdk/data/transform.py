@@ -77,10 +77,10 @@ class RowTransform[C: BaseModel](BaseTransform[C]):
                     changed = as_row(changed)
             except Exception as error:
                 at = number if bad is None else bad.number or number
-                whole = transform_failed(self.name, error, at)
+                full = transform_failed(self.name, error, at)
                 if bad is None or not isinstance(error, DataError):  # an error of the code, not of the row
-                    raise whole from error
-                bad.note(f"transform '{self.name}'", error, whole, at)
+                    raise full from error
+                bad.note(f"transform '{self.name}'", error, full, at)
                 continue
             yield changed  # pyright: ignore[reportReturnType]  # the class was compared, which narrows nothing
 

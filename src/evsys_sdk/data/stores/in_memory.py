@@ -78,10 +78,10 @@ class InMemoryDataStore:
         with self._lock:
             if path in self._files:
                 return self._files[path]
-            known = sorted(self._files)
-        hint = suggest(path, known) or "Write it first, or give it in data_store.params.files."
+            paths = sorted(self._files)
+        hint = suggest(path, paths) or "Write it first, or give it in data_store.params.files."
         raise DataError(
-            f"{path}: the in_memory data store has no such file. It has: {', '.join(known) or 'none'}. {hint}"
+            f"{path}: the in_memory data store has no such file. It has: {', '.join(paths) or 'none'}. {hint}"
         )
 
 

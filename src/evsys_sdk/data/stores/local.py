@@ -72,20 +72,20 @@ class LocalDataStore:
         """Files whose path below the root starts with `prefix`, sorted; hidden ones only if the prefix names them."""
         folder = PurePosixPath(prefix if prefix.endswith("/") or not prefix else PurePosixPath(prefix).parent)
         start, with_hidden = self._inside(str(folder)), PurePosixPath(prefix).name.startswith(".")
-        found: list[str] = []
+        paths: list[str] = []
         for here, folders, files in os.walk(start):
             folders[:] = [name for name in folders if not name.startswith(".")]  # in place, which prunes the walk
             below = Path(here).relative_to(start).as_posix()
-            found += [str(folder / below / name) for name in files if with_hidden or not name.startswith(".")]
-        return sorted(path for path in found if path.startswith(prefix))
+            paths += [str(folder / below / name) for name in files if with_hidden or not name.startswith(".")]
+        return sorted(path for path in paths if path.startswith(prefix))
 
     def _find(self, path: str) -> Path:
-        found = self._resolve(path)
-        if not _is_there(found):
+        file = self._resolve(path)
+        if not _is_there(file):
             raise DataError(
-                f"{found}: there is no such file (path {show(path)}, data store root {self.root}). {_remedy(found)}"
+                f"{file}: there is no such file (path {show(path)}, data store root {self.root}). {_remedy(file)}"
             )
-        return found
+        return file
 
     def _resolve(self, path: str) -> Path:
         expanded = self._check_path(path)
@@ -102,16 +102,16 @@ class LocalDataStore:
         return expanded if expanded.is_absolute() else self._inside(path)
 
     def _inside(self, path: str, *, linked: bool = False) -> Path:
-        found = self.root / path
-        if linked and Path(os.path.abspath(found)).is_relative_to(self.root):
-            return found
+        target = self.root / path
+        if linked and Path(os.path.abspath(target)).is_relative_to(self.root):
+            return target
         # Resolve both: the root, and links below it, may point anywhere.
-        if not _real(found).is_relative_to(_real(self.root)):
+        if not _real(target).is_relative_to(_real(self.root)):
             raise DataError(
-                f"{path}: this leads out of the data store's root {self.root}, to {_real(found)}. "
+                f"{path}: this leads out of the data store's root {self.root}, to {_real(target)}. "
                 "Use a path below the root, or an absolute path to read a file elsewhere."
             )
-        return found
+        return target
 
     def _check_path(self, path: str) -> Path:
         if not path or "\x00" in path:
@@ -133,7 +133,7 @@ def _real(path: Path) -> Path:
 def _remedy(missing: Path) -> str:
     """The most similar file; else the root of paths."""
     folder = missing.parent
-    alike = [one.name for one in folder.iterdir() if one.suffix == missing.suffix] if folder.is_dir() else []
+    alike = [file.name for file in folder.iterdir() if file.suffix == missing.suffix] if folder.is_dir() else []
     guess = closest(missing.name, alike)
     if guess:
         return f"Did you mean '{guess}'?"

@@ -76,9 +76,9 @@ class Condition(TransformConfig):
             not isinstance(self.value, needs) or isinstance(self.value, bool)
         ):  # booleans are ints in Python
             kinds = {list: "a list", str: "text", int: "a number", float: "a number"}
-            wanted = " or ".join(dict.fromkeys(kinds[kind] for kind in needs))
+            expected = " or ".join(dict.fromkeys(kinds[kind] for kind in needs))
             raise ValueError(
-                f"the operator '{self.operator}' needs {wanted}, not {show(self.value)}. Change the value."
+                f"the operator '{self.operator}' needs {expected}, not {show(self.value)}. Change the value."
             )
         if self.operator == "matches":
             try:
@@ -124,22 +124,22 @@ def _test(condition: Condition, *, strict: bool) -> Callable[[Row], bool]:
     value = re.compile(condition.value) if name == "matches" else condition.value
 
     def test(row: Row) -> bool:
-        found = read(row)
-        if found is MISSING:
+        actual = read(row)
+        if actual is MISSING:
             if strict:
                 raise no_such_field(condition.field, row)
             return False
         try:
-            return compare(found, value)
+            return compare(actual, value)
         except (TypeError, AttributeError) as error:
             does = f"'{name}' {show(condition.value)}"
             raise DataError(
-                f"the field '{condition.field}' is {show(found)}, which cannot be tested with {does}."
+                f"the field '{condition.field}' is {show(actual)}, which cannot be tested with {does}."
             ) from error
 
     return test
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:
     """Equality of JSON values: true is not 1."""
-    return one == other and isinstance(one, bool) is isinstance(other, bool)
+    return first == second and isinstance(first, bool) is isinstance(second, bool)

@@ -107,7 +107,7 @@ class SampleRows(BaseTransform[SampleConfig]):
                 heapq.heapreplace(chosen, (number, -position, row))
         if len(chosen) < n and not self.cfg.allow_fewer:
             raise DataError(
-                f"a sample of {n} was asked for, but there are only {len(chosen)} rows. Lower n or set allow_fewer."
+                f"a sample of {n} needs as many rows, but there are only {len(chosen)}. Lower n or set allow_fewer."
             )
         chosen.sort(key=lambda item: -item[1])  # restore the input order
         yield from (row for _, _, row in chosen)

@@ -90,7 +90,7 @@ def _default_user(row: Row) -> list[Message]:
             raise DataError("the row has 'conversations'. Use the transform sharegpt_to_chat for it.")
         raise DataError(
             f"the row has none of messages, {', '.join(PROMPT_FIELDS)}; it has: {', '.join(row) or 'nothing'}. "
-            "Say how the user's turn is made with user_template, e.g. 'Query: {my_field}'."
+            "Set user_template for the user's turn, e.g. 'Query: {my_field}'."
         )
     if _is_messages(row[name]):
         return list(row[name])
@@ -202,10 +202,10 @@ class ShareGPTToChat(RowTransform[ShareGPTToChatConfig]):
             raise DataError(f"{where} must be an object with from and value, not {show(turn)}.")
         speaker = turn.get("from", turn.get("role"))  # some files use role and content
         value = turn.get("value", turn.get("content"))
-        known = {**_ROLES, **self.cfg.roles}
-        role = known.get(speaker) if isinstance(speaker, str) else None
+        roles = {**_ROLES, **self.cfg.roles}
+        role = roles.get(speaker) if isinstance(speaker, str) else None
         if role is None:
-            guess = closest(speaker, known) if isinstance(speaker, str) else None
+            guess = closest(speaker, roles) if isinstance(speaker, str) else None
             hint = f"Did you mean '{guess}'? If not, add" if guess else "Add"
             reason = f"unknown speaker {show(speaker)}"
             raise DataError(f"{where}: {reason}. {hint} it to roles, e.g. {{Alice: user}}.")

@@ -97,19 +97,19 @@ class ChatToHarborTask(RowTransform[ChatToHarborTaskConfig]):
         if self.cfg.expected_pattern is None:
             return answer
         text = as_text(answer, field or "answer")
-        found = re.search(self.cfg.expected_pattern, text, re.DOTALL)
-        if found is None:
+        match = re.search(self.cfg.expected_pattern, text, re.DOTALL)
+        if match is None:
             raise DataError(
-                f"expected_pattern {show(self.cfg.expected_pattern)} finds nothing in the answer {show(text)}."
+                f"expected_pattern {show(self.cfg.expected_pattern)} does not match the answer {show(text)}."
             )
-        return found[1] if found.re.groups else found[0]
+        return match[1] if match.re.groups else match[0]
 
     def _read_id(self, row: Row) -> str | None:
         field = self.cfg.task_id_field
         if field is not None:
             return as_text(require(field)(row), field)
-        given = row.get("task_id")
-        return None if given is None else as_text(given, "task_id")
+        task_id = row.get("task_id")
+        return None if task_id is None else as_text(task_id, "task_id")
 
 
 _TYPED_KEYS = ("messages", "target_assistant", "instruction", "verifier", "inputs", "expected", "metadata")
@@ -136,8 +136,8 @@ class ToPromptExample(RowTransform[ToPromptExampleConfig]):
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         chosen = self.cfg.inputs or []
-        named = chosen if isinstance(chosen, dict) else {field: field for field in chosen}
-        self._inputs = {name: require(field) for name, field in named.items()}
+        fields = chosen if isinstance(chosen, dict) else {field: field for field in chosen}
+        self._inputs = {name: require(field) for name, field in fields.items()}
 
     def row(self, row: Row) -> Row:
         """The row with `inputs` and `expected`."""

@@ -33,10 +33,10 @@ class AddSystemPrompt(RowTransform[AddSystemPromptConfig]):
     def row(self, row: Row) -> Row:
         """The row with a system message."""
         messages = messages_of(row)
-        ours: Message = {"role": "system", "content": self.cfg.prompt}
+        message: Message = {"role": "system", "content": self.cfg.prompt}
         if not messages or messages[0].get("role") not in ("system", "developer"):
-            return {**row, "messages": [ours, *messages]}
-        theirs = messages[0].get("content")
+            return {**row, "messages": [message, *messages]}
+        existing = messages[0].get("content")
         match self.cfg.existing:
             case "keep":
                 return row
@@ -44,14 +44,14 @@ class AddSystemPrompt(RowTransform[AddSystemPromptConfig]):
                 raise DataError(
                     "the conversation has a system message already. Set existing to keep, replace or prepend."
                 )
-            case "prepend" if isinstance(theirs, str):
-                ours = {**messages[0], "content": f"{self.cfg.prompt}\n\n{theirs}"}
+            case "prepend" if isinstance(existing, str):
+                message = {**messages[0], "content": f"{self.cfg.prompt}\n\n{existing}"}
             case "prepend":
-                blocks = theirs if is_list(theirs) else []
-                ours = {**messages[0], "content": [text_block(self.cfg.prompt), *blocks]}
+                blocks = existing if is_list(existing) else []
+                message = {**messages[0], "content": [text_block(self.cfg.prompt), *blocks]}
             case "replace":
                 pass
-        return {**row, "messages": [ours, *messages[1:]]}
+        return {**row, "messages": [message, *messages[1:]]}
 
 
 class StripThinkingConfig(TransformConfig):
@@ -90,8 +90,8 @@ class StripThinking(RowTransform[StripThinkingConfig]):
         if isinstance(target, str):
             stripped["target_assistant"] = target = self._text(target)
         answers = [message for message in messages if message.get("role") == "assistant"]
-        is_whole = target != "" and all(map(_says_something, answers))
-        if self.cfg.if_empty == "keep" or is_whole:
+        is_complete = target != "" and all(map(_has_content, answers))
+        if self.cfg.if_empty == "keep" or is_complete:
             return stripped
         if self.cfg.if_empty == "error":
             raise DataError("an assistant's turn is nothing but reasoning. Set if_empty to drop or keep.")
@@ -100,32 +100,34 @@ class StripThinking(RowTransform[StripThinkingConfig]):
     def _message(self, message: Message) -> Message:
         if message.get("role") != "assistant":
             return message
-        kept = {key: value for key, value in message.items() if key not in self.cfg.keys}
-        content = kept.get("content")
+        cleaned = {key: value for key, value in message.items() if key not in self.cfg.keys}
+        content = cleaned.get("content")
         if is_list(content):
             thoughts = ("thinking", "redacted_thinking")
-            kept["content"] = [block for block in content if not is_object(block) or block.get("type") not in thoughts]
-        return change_text(kept, self._text)
+            cleaned["content"] = [
+                block for block in content if not is_object(block) or block.get("type") not in thoughts
+            ]
+        return change_text(cleaned, self._text)
 
     def _text(self, text: str) -> str:
         """The text without reasoning, in one pass over nested tags."""
         if self._tag.search(text) is None:
             return text
-        kept: list[str] = []
+        parts: list[str] = []
         depth = end = 0
         for tag in self._tag.finditer(text):
             if tag[1] and depth == 0:  # started in the prompt: everything before is reasoning
-                kept.clear()
+                parts.clear()
             elif depth == 0:
-                kept.append(text[end : tag.start()])
+                parts.append(text[end : tag.start()])
             depth = max(0, depth - 1) if tag[1] else depth + 1
             end = tag.end()
         if depth == 0:  # otherwise cut off inside reasoning
-            kept.append(text[end:])
-        return "".join(kept).strip()
+            parts.append(text[end:])
+        return "".join(parts).strip()
 
 
-def _says_something(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     content = message.get("content")
     if is_list(content):  # keep blocks that are now empty
         content = [block for block in content if not is_object(block) or block.get("text") != ""]

@@ -88,43 +88,43 @@ def reference_to(item: Named) -> Reference:
     return Reference(item.name, item.version, item.split)
 
 
-def choose[T: Named](kind: Kind, wanted: Reference, items: Sequence[T]) -> T:
+def choose[T: Named](kind: Kind, reference: Reference, items: Sequence[T]) -> T:
     """The item of a reference: the latest version unless it names one; ambiguity is an error."""
-    named = [item for item in items if item.name == wanted.name]
-    if not named:
-        raise UnknownDataError(_explain_unknown_name(kind, wanted.name, {item.name for item in items}))
+    candidates = [item for item in items if item.name == reference.name]
+    if not candidates:
+        raise UnknownDataError(_explain_unknown_name(kind, reference.name, {item.name for item in items}))
     # A benchmark's folder is its split, so a bare name may be ambiguous.
-    split = wanted.split or (default_split(kind) if kind == "dataset" else None)
-    if split is None and len({item.split for item in named}) > 1:
+    split = reference.split or (default_split(kind) if kind == "dataset" else None)
+    if split is None and len({item.split for item in candidates}) > 1:
         raise WorkspaceError(
-            f"{kind} '{wanted.name}' is ambiguous: {_places(named)}. Rename one of them, or name the one you want "
-            "with its id or path."
+            f"{kind} '{reference.name}' is ambiguous: {_places(candidates)}. Rename one of them, or name the one "
+            "you want with its id or path."
         )
     # The latest version of the name: if it lacks the split, that is an error; do not fall back to an older one.
-    version = max(item.version for item in named) if wanted.version is None else wanted.version
-    versions = sorted({item.version for item in named})
+    version = max(item.version for item in candidates) if reference.version is None else reference.version
+    versions = sorted({item.version for item in candidates})
     if version not in versions:
-        known = ", ".join(f"v{each}" for each in versions)
-        raise UnknownDataError(f"{kind} '{wanted.name}' has no version v{version}. It has: {known}.")
-    at_version = [item for item in named if item.version == version]
+        existing = ", ".join(f"v{each}" for each in versions)
+        raise UnknownDataError(f"{kind} '{reference.name}' has no version v{version}. It has: {existing}.")
+    at_version = [item for item in candidates if item.version == version]
     fitting = [item for item in at_version if split in (None, item.split)]
     if not fitting:
         others = sorted({item.split for item in at_version})
         raise UnknownDataError(
-            f"{kind} '{wanted.name}' v{version} has no split '{split}'. It has: {', '.join(others)}. "
-            f"Write '{wanted.name}@v{version}:{others[0]}', or add the split."
+            f"{kind} '{reference.name}' v{version} has no split '{split}'. It has: {', '.join(others)}. "
+            f"Write '{reference.name}@v{version}:{others[0]}', or add the split."
         )
     if len(fitting) > 1:
         raise WorkspaceError(
-            f"{kind} '{reference_to(fitting[0])}' is there more than once: {_places(fitting)}. Give one of them "
+            f"{kind} '{reference_to(fitting[0])}' exists more than once: {_places(fitting)}. Give one of them "
             "another version, or name the one you want with its id or path."
         )
     return fitting[0]
 
 
-def unknown_id(kind: Kind, id: str, known: Sequence[str]) -> UnknownDataError:
+def unknown_id(kind: Kind, id: str, ids: Sequence[str]) -> UnknownDataError:
     """The error for an unknown id."""
-    guess = closest(id, known)
+    guess = closest(id, ids)
     return UnknownDataError(
         f"{kind} id '{id}' is neither in the workspace nor in its source"
         + (f"; did you mean '{guess}'?" if guess else ".")
@@ -132,12 +132,12 @@ def unknown_id(kind: Kind, id: str, known: Sequence[str]) -> UnknownDataError:
     )
 
 
-def _explain_unknown_name(kind: Kind, name: str, known: set[str]) -> str:
-    guess = closest(name, known)
+def _explain_unknown_name(kind: Kind, name: str, names: set[str]) -> str:
+    guess = closest(name, names)
     return (
-        f"{kind} '{name}' is not known"
+        f"{kind} '{name}' is unknown"
         + (f"; did you mean '{guess}'?" if guess else ".")
-        + f" Known: {', '.join(sorted(known)) or 'none'}."
+        + f" Known: {', '.join(sorted(names)) or 'none'}."
         + f" Add one with: evsys {kind} add PATH --name {name}"
     )
 

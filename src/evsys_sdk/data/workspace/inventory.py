@@ -75,22 +75,22 @@ def list_rows(cache: RowCache, source: DatasetSource, *, derived: bool) -> list[
         cached.pop(entry.id, None)
         listings.append(_list_entry(entry, source, cache))
     listings += [_list_cached(manifest, cache) for manifest in cached.values() if derived or not manifest.is_derived]
-    return sorted(listings, key=lambda one: (one.name, one.version, one.split, one.id or ""))
+    return sorted(listings, key=lambda listing: (listing.name, listing.version, listing.split, listing.id or ""))
 
 
-def show_rows(cache: RowCache, source: DatasetSource, found: str | SourceEntry, rows: int) -> Shown:
+def show_rows(cache: RowCache, source: DatasetSource, target: str | SourceEntry, rows: int) -> Shown:
     """Show a cached id, or a source entry that may not be cached."""
-    id = found if isinstance(found, str) else found.id
-    seen = cache.look(id)
-    if isinstance(seen, CachedRows):
+    id = target if isinstance(target, str) else target.id
+    state = cache.inspect(id)
+    if isinstance(state, CachedRows):
         return Shown(
-            _list_cached(seen.manifest, cache), str(seen.path), seen.manifest, tuple(islice(seen.rows(), rows))
+            _list_cached(state.manifest, cache), str(state.path), state.manifest, tuple(islice(state.rows(), rows))
         )
-    if isinstance(found, SourceEntry):
-        lines = islice(_parse(source.rows(found), found.location), rows)
-        return Shown(_list_entry(found, source, cache), found.location, None, tuple(lines))
-    problem = seen.reason if isinstance(seen, Damage) else "it is gone"
-    manifest = seen.manifest if isinstance(seen, Damage) else None
+    if isinstance(target, SourceEntry):
+        lines = islice(_parse(source.rows(target), target.location), rows)
+        return Shown(_list_entry(target, source, cache), target.location, None, tuple(lines))
+    problem = state.reason if isinstance(state, Damage) else "it is gone"
+    manifest = state.manifest if isinstance(state, Damage) else None
     if manifest is None:
         raise WorkspaceError(f"{cache.kind} '{id}' in {cache.folder} cannot be shown: {problem}.")
     return Shown(_list_cached(manifest, cache, problem), str(cache.data_path(id)), manifest, ())
@@ -103,55 +103,55 @@ def verify_rows(cache: RowCache, ref: str | None) -> list[Verdict]:
 
 def _verdict(cache: RowCache, id: str) -> Verdict:
     try:
-        found = cache.look(id, thorough=True)
+        state = cache.inspect(id, thorough=True)
     except WorkspaceError as error:  # a stray file whose name is not an id
         return Verdict(id, None, str(error))
-    manifest = found.manifest if found is not None else None
+    manifest = state.manifest if state is not None else None
     reference = None if manifest is None else str(reference_to(manifest))
-    return Verdict(id, reference, found.reason if isinstance(found, Damage) else None)
+    return Verdict(id, reference, state.reason if isinstance(state, Damage) else None)
 
 
 def _ids_of(cache: RowCache, ref: str) -> list[str]:
     ids = cache.ids()
     if ref in ids:
         return [ref]
-    wanted, manifests = Reference.parse(ref), cache.manifests()
-    found = [manifest.id for manifest in manifests if _matches(wanted, manifest)]
-    if not found:
+    reference, manifests = Reference.parse(ref), cache.manifests()
+    matches = [manifest.id for manifest in manifests if _matches(reference, manifest)]
+    if not matches:
         guess = closest(ref, [*(manifest.name for manifest in manifests), *ids])
         raise UnknownDataError(
             f"{cache.kind} '{ref}' is not in the workspace"
             + (f"; did you mean '{guess}'?" if guess else ".")
             + f" `evsys {cache.kind} list` shows what is."
         )
-    return found
+    return matches
 
 
-def _matches(wanted: Reference, manifest: Manifest) -> bool:
+def _matches(reference: Reference, manifest: Manifest) -> bool:
     return (
-        wanted.name == manifest.name
-        and wanted.version in (None, manifest.version)
-        and wanted.split in (None, manifest.split)
+        reference.name == manifest.name
+        and reference.version in (None, manifest.version)
+        and reference.split in (None, manifest.split)
     )
 
 
 def _list_cached(manifest: Manifest, cache: RowCache, problem: str | None = None) -> Listing:
-    seen = None if problem else cache.look(manifest.id)
+    state = None if problem else cache.inspect(manifest.id)
     return Listing(
         *(manifest.name, manifest.version, manifest.split, manifest.id),
         *(manifest.rows, manifest.format, manifest.bytes),
         where=f"cache ({manifest.lineage.origin})",
-        problem=problem or (seen.reason if isinstance(seen, Damage) else None),
+        problem=problem or (state.reason if isinstance(state, Damage) else None),
     )
 
 
 def _list_entry(entry: SourceEntry, source: DatasetSource, cache: RowCache) -> Listing:
-    seen = cache.look(entry.id)
+    state = cache.inspect(entry.id)
     return Listing(
         *(entry.name, entry.version, entry.split, entry.id),
         *(entry.rows, entry.format, entry.bytes),
-        where=source.name if seen is None else f"{source.name}, cache",
-        problem=seen.reason if isinstance(seen, Damage) else None,
+        where=source.name if state is None else f"{source.name}, cache",
+        problem=state.reason if isinstance(state, Damage) else None,
     )
 
 

@@ -72,18 +72,18 @@ class LocalFolder:
 
     def describe(self, kind: Kind, *, id: str | None = None, name: str | None = None) -> SourceEntry:
         if name is not None:
-            wanted_name = Reference.parse(name)
-            files = self._files(kind, wanted_name.name) or self._files(kind)  # all of them, to name the closest
-            return identify(choose(kind, wanted_name, files))
+            reference = Reference.parse(name)
+            files = self._files(kind, reference.name) or self._files(kind)  # all of them, to name the closest
+            return identify(choose(kind, reference, files))
         files = self._files(kind)
-        wanted = id or ""
+        requested = id or ""
         # An id starts with name, version and split, so only matching files are read.
-        candidates = [file for file in files if wanted.startswith(id_prefix(file.name, file.version, file.split))]
+        candidates = [file for file in files if requested.startswith(id_prefix(file.name, file.version, file.split))]
         entries = [identify(file) for file in candidates]
         for entry in entries:
-            if entry.id == wanted:
+            if entry.id == requested:
                 return entry
-        raise unknown_id(kind, wanted, [entry.id for entry in entries])
+        raise unknown_id(kind, requested, [entry.id for entry in entries])
 
     def rows(self, entry: SourceEntry) -> Iterator[bytes]:
         return read_lines(self.root / entry.location)
@@ -98,28 +98,28 @@ class LocalFolder:
                 raise WorkspaceError(
                     f"{path}: this folder has no {needs}. Name a JSONL file, or a folder that has one."
                 )
-            found = choose(kind, Reference(files[0].name, split=split), files)
+            chosen = choose(kind, Reference(files[0].name, split=split), files)
         else:
             name = slug(Path(path.name.removesuffix(".gz")).stem)
-            found = LocalFile(kind, name, 1, split or usual, _location(path, self.root), path)
+            chosen = LocalFile(kind, name, 1, split or usual, _location(path, self.root), path)
         # The same file has the same id by path and by name.
-        in_layout = [file for file in self.list(kind) if file.path.resolve() == found.path.resolve()]
+        in_layout = [file for file in self.list(kind) if file.path.resolve() == chosen.path.resolve()]
         if in_layout and split in (None, in_layout[0].split):
             return in_layout[0]
-        return replace(found, is_outside_layout=True)
+        return replace(chosen, is_outside_layout=True)
 
     def _files(self, kind: Kind, name: str | None = None) -> Sequence[LocalFile]:
-        found: list[LocalFile] = []
+        files: list[LocalFile] = []
         for place, split in _PLACES[kind]:
             for path in _entries(self.root / "data" / place):
                 # Skip other names without reading their metadata.
                 if name is not None and name not in (path.name, path.stem):
                     continue
                 try:
-                    found += list(_find_named_files(kind, path, split, self.root))
+                    files += list(_find_named_files(kind, path, split, self.root))
                 except EvsysError as error:  # one bad folder must not hide the others
-                    get_logger(__name__).warning("%s is left out. %s", path, error)
-        return found
+                    get_logger(__name__).warning("%s is skipped. %s", path, error)
+        return files
 
 
 def identify(file: LocalFile) -> SourceEntry:
@@ -179,7 +179,7 @@ def _find_named_files(kind: Kind, path: Path, split: str, root: Path) -> Iterato
 
 def _bundle(kind: Kind, folder: Path, name: str, split: str, root: Path) -> Iterator[LocalFile]:
     """The files of one named folder: directly in it, and in its version folders."""
-    numbered = [(int(found[1]), path) for path in _entries(folder) if (found := _VERSION_FOLDER.fullmatch(path.name))]
+    numbered = [(int(match[1]), path) for path in _entries(folder) if (match := _VERSION_FOLDER.fullmatch(path.name))]
     for number, place in [(None, folder), *sorted(numbered)]:
         metadata_path = place / _METADATA
         for path in _row_files(kind, place):
@@ -197,7 +197,7 @@ def _row_files(kind: Kind, folder: Path) -> Iterator[Path]:
             try:
                 check_name(path.stem, what="split")
             except WorkspaceError as error:
-                get_logger(__name__).warning("%s is left out. %s", path, error)
+                get_logger(__name__).warning("%s is skipped. %s", path, error)
             else:
                 yield path
 
@@ -226,16 +226,16 @@ def read_metadata(path: Path | None) -> dict[str, Any]:
     import yaml  # imported only if the file exists
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise cannot_read(path, error) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise WorkspaceError(f"{path}: this is not YAML: {error}. Correct it, or remove the file.") from None
-    if found is None:
+    if content is None:
         return {}
-    if not isinstance(found, dict):
-        raise WorkspaceError(f"{path}: this must be a mapping of keys to values (got {show(found)}).")
-    return json.loads(json.dumps(found, default=str))  # dates become text, as in the manifest
+    if not isinstance(content, dict):
+        raise WorkspaceError(f"{path}: this must be a mapping of keys to values (got {show(content)}).")
+    return json.loads(json.dumps(content, default=str))  # dates become text, as in the manifest
 
 
 def _first_format(path: Path) -> str | None:

@@ -62,14 +62,14 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        found = _REFERENCE.fullmatch(text)
-        if found is None:
+        match = _REFERENCE.fullmatch(text)
+        if match is None:
             raise WorkspaceError(
                 f"{show(text)} is not a reference. Write a name, 'name@v2' for a version or 'name@v2:test' for a split."
             )
-        version = found["version"]
-        split = None if found["split"] is None else check_name(found["split"], what="split")
-        return cls(check_name(found["name"]), None if version is None else int(version), split)
+        version = match["version"]
+        split = None if match["split"] is None else check_name(match["split"], what="split")
+        return cls(check_name(match["name"]), None if version is None else int(version), split)
 
     def __str__(self) -> str:
         version = "" if self.version is None else f"@v{self.version}"

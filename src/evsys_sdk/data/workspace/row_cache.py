@@ -70,7 +70,7 @@ def _check_task(row: Row, number: int, task_lines: dict[str, int], place: str) -
     before = task_lines.setdefault(task.task_id, number)
     if before != number:
         raise DataError(
-            f"{place}: task_id '{task.task_id}' already stands in line {before}. Task ids must differ, because the "
+            f"{place}: task_id '{task.task_id}' already occurs in line {before}. Task ids must differ, because the "
             "scores of two models on one task are matched by it. Rename one, or drop the row."
         )
 
@@ -92,7 +92,7 @@ def explain_failures(folder: Path) -> Generator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         remedy = "Free some space, or raise the limit," if full else "Make the folder writable"
         raise WorkspaceError(
-            f"{folder}: rows could not be written there: {error.strerror or error}. Nothing half-written was kept. "
+            f"{folder}: rows could not be written there: {error.strerror or error}. No incomplete file was left. "
             f"{remedy} and run again."
         ) from error
 
@@ -187,12 +187,12 @@ class RowCache:
             return []
         except OSError as error:
             raise cannot_read(self.folder, error) from error
-        found = {name.removesuffix(end) for name in names for end in (_DATA_SUFFIX, SUFFIX) if name.endswith(end)}
-        return sorted(found)
+        ids = {name.removesuffix(end) for name in names for end in (_DATA_SUFFIX, SUFFIX) if name.endswith(end)}
+        return sorted(ids)
 
     def manifests(self) -> list[Manifest]:
         """The readable manifests; their rows are not checked."""
-        found: list[Manifest] = []
+        manifests: list[Manifest] = []
         for id in self.ids():
             try:
                 manifest = Manifest.read(self.manifest_path(id))
@@ -201,12 +201,12 @@ class RowCache:
             except (OSError, ValueError, WorkspaceError):
                 manifest = None
             if manifest is None or (manifest.id, manifest.kind) != (id, self.kind):
-                get_logger(__name__).warning("%s '%s' is left out: run `evsys %s verify`.", self.kind, id, self.kind)
+                get_logger(__name__).warning("%s '%s' is skipped: run `evsys %s verify`.", self.kind, id, self.kind)
             else:
-                found.append(manifest)
-        return found
+                manifests.append(manifest)
+        return manifests
 
-    def look(self, id: str, *, thorough: bool = False) -> CachedRows | Damage | None:
+    def inspect(self, id: str, *, thorough: bool = False) -> CachedRows | Damage | None:
         """The state of an id; hashes the rows only when `thorough`, or when size or time has changed."""
         data_path, manifest_path = self.data_path(id), self.manifest_path(id)
         try:
@@ -233,15 +233,15 @@ class RowCache:
 
         `where` names their origin in messages; `sha256` is their expected hash, if known.
         """
-        found = self.look(draft.id)
-        if isinstance(found, CachedRows):
-            return found
+        state = self.inspect(draft.id)
+        if isinstance(state, CachedRows):
+            return state
         with explain_failures(self.folder), exclusive(self.folder / f".{draft.id}.lock", draft.id):
-            found = self.look(draft.id)  # written by another process meanwhile
-            if isinstance(found, CachedRows):
-                return found
-            if found is not None:
-                get_logger(__name__).warning("%s '%s' is written again: %s.", self.kind, draft.id, found.reason)
+            state = self.inspect(draft.id)  # written by another process meanwhile
+            if isinstance(state, CachedRows):
+                return state
+            if state is not None:
+                get_logger(__name__).warning("%s '%s' is written again: %s.", self.kind, draft.id, state.reason)
             return self._write(draft, rows(), where, sha256)
 
     def _write(self, draft: Draft, rows: Iterable[bytes | Row], where: str, sha256: str | None) -> CachedRows:
@@ -300,7 +300,7 @@ def _difference(manifest: Manifest, path: Path, *, thorough: bool) -> str | None
     if sha256 != manifest.sha256:
         return f"it was altered: its sha256 is {sha256[:12]}… instead of {manifest.sha256[:12]}…"
     if rows != manifest.rows:
-        return f"its manifest was altered: it says {manifest.rows} rows, but there are {rows}"
+        return f"its manifest was altered: it has {manifest.rows} rows, the file {rows}"
     return _wrong_id(manifest)
 
 

@@ -51,13 +51,13 @@ class Names:
         self._source = source
         self._kind: Kind = cache.kind
 
-    def resolve(self, wanted: Reference) -> SourceEntry | Manifest:
+    def resolve(self, reference: Reference) -> SourceEntry | Manifest:
         """The current entry of a reference; without its source, the one pulled earlier."""
         items = self._all()
         try:
-            chosen = choose(self._kind, wanted, items)
+            chosen = choose(self._kind, reference, items)
         except UnknownDataError:
-            chosen = choose(self._kind, wanted, [*items, *self._manifests(self._source.name)])
+            chosen = choose(self._kind, reference, [*items, *self._manifests(self._source.name)])
             get_logger(__name__).warning(
                 "%s '%s' is not in its source any more; using what was pulled from there (%s).",
                 *(self._kind, reference_to(chosen), chosen.location),
@@ -68,25 +68,25 @@ class Names:
         self._refuse_other_content(entry)
         return entry
 
-    def version_for(self, wanted: Reference, split: str, sha256: str | None) -> int:
+    def version_for(self, reference: Reference, split: str, sha256: str | None) -> int:
         """The version for added content: an existing one with equal content, the requested, or the next one."""
-        taken = [item for item in self._all() if item.name == wanted.name]
-        rivals = [item for item in taken if item.split == split and wanted.version in (None, item.version)]
+        same_name = [item for item in self._all() if item.name == reference.name]
+        rivals = [item for item in same_name if item.split == split and reference.version in (None, item.version)]
         # The newest first, for content with two versions.
         for item in sorted(rivals, key=lambda item: item.version, reverse=True):
-            known = item if isinstance(item, Manifest) else self._describe(item)
-            if known.sha256 == sha256:
+            entry = item if isinstance(item, Manifest) else self._describe(item)
+            if entry.sha256 == sha256:
                 return item.version
-            if wanted.version is not None:
+            if reference.version is not None:
                 raise WorkspaceError(
-                    f"{self._kind} '{reference_to(item)}' exists with other content ({known.location}), and a version "
+                    f"{self._kind} '{reference_to(item)}' exists with other content ({entry.location}), and a version "
                     "never changes. Leave the version out to get the next one, or use another name."
                 )
-        if wanted.version is not None:
-            return wanted.version
-        latest = max((item.version for item in taken), default=0)
+        if reference.version is not None:
+            return reference.version
+        latest = max((item.version for item in same_name), default=0)
         # A split added later belongs to the same version.
-        is_free = all(item.split != split for item in taken if item.version == latest)
+        is_free = all(item.split != split for item in same_name if item.version == latest)
         return latest if latest and is_free else latest + 1
 
     def warn_of_change(self, entry: SourceEntry) -> None:
@@ -178,13 +178,13 @@ class Workspace:
         self, kind: Kind, path: Path | str, name: str, *, version: int | None = None, split: str | None = None
     ) -> Added:
         """Copy a JSONL file into the workspace under a name; repeated content under the same name is added once."""
-        wanted = Reference(check_name(name), version)
+        reference = Reference(check_name(name), version)
         split = check_name(split or default_split(kind), what="split")
         file = self._local.at(kind, Path(path), split if Path(path).is_dir() and kind == "dataset" else None)
         sha256 = read_content(file.path).sha256
-        version = self._names[kind].version_for(wanted, split, sha256)
+        version = self._names[kind].version_for(reference, split, sha256)
         id = content_id(kind, name=name, version=version, split=split, sha256=sha256)
-        is_new = not isinstance(self._caches[kind].look(id), CachedRows)
+        is_new = not isinstance(self._caches[kind].inspect(id), CachedRows)
         lineage = Lineage(origin=ADDED, source=file.location)
         draft = Draft(id, name, version, split, lineage, read_metadata(file.metadata_path))
         return Added(self._store_file(kind, draft, file.path, sha256), is_new)
@@ -199,13 +199,13 @@ class Workspace:
         if ref in cache.ids():
             return show_rows(cache, self._source, ref, rows)
         try:
-            found = self._names[kind].resolve(Reference.parse(ref))
+            entry = self._names[kind].resolve(Reference.parse(ref))
         except UnknownDataError as unknown:
             try:
-                found = self._source.describe(kind, id=ref)
+                entry = self._source.describe(kind, id=ref)
             except UnknownDataError:
                 raise unknown from None
-        return show_rows(cache, self._source, found if isinstance(found, SourceEntry) else found.id, rows)
+        return show_rows(cache, self._source, entry if isinstance(entry, SourceEntry) else entry.id, rows)
 
     def verify(self, kind: Kind, ref: str | None = None) -> Sequence[Verdict]:
         """Hash everything cached, or the rows of `ref`, and report problems."""
@@ -227,32 +227,32 @@ class Workspace:
     def _pull_here(
         self, kind: Kind, id: str | None, name: str | None, path: Path | str | None, split: str | None
     ) -> CachedRows:
-        given = {key: value for key, value in {"id": id, "name": name, "path": path}.items() if value is not None}
-        if len(given) != 1:
-            stated = " and ".join(f"{key} {str(value)!r}" for key, value in given.items()) or "none"
-            raise WorkspaceError(f"a {kind} needs exactly one of id, name and path (got {stated}).")
+        arguments = {key: value for key, value in {"id": id, "name": name, "path": path}.items() if value is not None}
+        if len(arguments) != 1:
+            got = " and ".join(f"{key} {str(value)!r}" for key, value in arguments.items()) or "none"
+            raise WorkspaceError(f"a {kind} needs exactly one of id, name and path (got {got}).")
         if split is not None:
             check_name(split, what="split")
         if id is not None:
-            found = self._pull_id(kind, id)
-            if split not in (None, found.split):
-                raise WorkspaceError(f"{kind} id '{id}' is split '{found.split}', not '{split}'. Name the other's id.")
-            return found
+            rows = self._pull_id(kind, id)
+            if split not in (None, rows.split):
+                raise WorkspaceError(f"{kind} id '{id}' is split '{rows.split}', not '{split}'. Name the other's id.")
+            return rows
         if path is not None:
             return self._pull_path(kind, Path(path), split)
-        meant = self._names[kind].resolve(_with_split(Reference.parse(name or ""), split))
-        return self._pull_entry(meant) if isinstance(meant, SourceEntry) else self._pull_id(kind, meant.id)
+        entry = self._names[kind].resolve(_with_split(Reference.parse(name or ""), split))
+        return self._pull_entry(entry) if isinstance(entry, SourceEntry) else self._pull_id(kind, entry.id)
 
     def _pull_id(self, kind: Kind, id: str) -> CachedRows:
-        found = self._caches[kind].look(id)
-        if isinstance(found, CachedRows):
-            return found
+        state = self._caches[kind].inspect(id)
+        if isinstance(state, CachedRows):
+            return state
         try:
             return self._pull_entry(self._source.describe(kind, id=id))
         except UnknownDataError:
-            if found is None:
+            if state is None:
                 raise unknown_id(kind, id, self._caches[kind].ids()) from None
-            return self._recover(kind, id, found)
+            return self._recover(kind, id, state)
 
     def _pull_path(self, kind: Kind, path: Path, split: str | None) -> CachedRows:
         file = self._local.at(kind, path, split)
@@ -262,7 +262,7 @@ class Workspace:
 
     def _pull_entry(self, entry: SourceEntry) -> CachedRows:
         cache = self._caches[entry.kind]
-        if cache.look(entry.id) is None:  # warn only when new content is cached
+        if cache.inspect(entry.id) is None:  # warn only when new content is cached
             self._names[entry.kind].warn_of_change(entry)
         draft, rows = _draft(entry, self._source.name), partial(self._source.rows, entry)
         return cache.get_or_store(draft, rows, where=entry.location, sha256=entry.sha256)
@@ -296,9 +296,9 @@ def _draft(entry: SourceEntry, origin: str) -> Draft:
 def _remedy(id: str, manifest: Manifest | None) -> str:
     give_up = f"or delete the files of {id} there to give the id up"
     if manifest is None:
-        return f"Nothing says where its rows came from: restore both files from a copy, {give_up}."
+        return f"The origin of its rows is unknown: restore both files from a copy, {give_up}."
     if manifest.is_derived:
-        return f"Run the experiment again: these rows are made anew from {manifest.lineage.parent}."
+        return f"Run the experiment again: these rows are derived again from {manifest.lineage.parent}."
     return (
         f"Its rows came from {manifest.lineage.source}, which does not have that content any more: restore it there, "
         f"restore the cached file from a copy, {give_up}."
