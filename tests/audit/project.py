@@ -6,15 +6,15 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import random
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from evsys_sdk.cli.main import main
+
+from ..warm import run_evsys
 
 TOOLS = ["MAIL", "CALENDAR", "MUSIC", "WEATHER", "TAXI", "NEWS"]
 VERBS = ["start", "open", "show", "find", "please get"]
@@ -84,17 +84,7 @@ def write_config(
 
 def evsys(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own, as an agent uses it."""
-    code = "import sys; from evsys_sdk.cli.main import main; sys.exit(main())"
-    environment = {**os.environ, "PYTHONPATH": str(folder), "NO_COLOR": "1", **(env or {})}
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    return run_evsys(folder, *arguments, environment={"PYTHONPATH": str(folder), "NO_COLOR": "1", **(env or {})})
 
 
 def main_in(folder: Path, *arguments: str) -> tuple[int, str]:

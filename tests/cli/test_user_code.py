@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from ..warm import run_evsys
 
 pytestmark = pytest.mark.e2e
 
@@ -57,9 +58,7 @@ def evsys(
     for name, word in (("train", "what"), ("test", "which")):
         rows = [json.dumps({"q": f"{word} {number}", "a": str(number % 3)}) for number in range(12)]
         (folder / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    command = [sys.executable, "-m", "evsys_sdk", *arguments, "--import", "own.py"]
-    told = {**os.environ, **environment}
-    return subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, timeout=300, check=False)
+    return run_evsys(folder, *arguments, "--import", "own.py", environment=environment)
 
 
 def test_the_reason_is_part_of_the_json(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The loops of docs/own-loop.md on SmolLM2: killed, resumed, scored and recorded like recipe runs."""
+"""The loops of docs/own-loop.md on torch: killed, resumed, scored and recorded like recipe runs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,12 @@ BENCHMARKS = {"expert_iteration": "test", "distil_bias": "form", "grpo": "test"}
 
 
 @pytest.mark.parametrize("loop", list(BENCHMARKS))
-def test_a_loop_on_smollm2_goes_on_behind_its_last_checkpoint(
-    loop: str, tmp_path: Path, examples: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = locate_model(MODEL)
-    if folder == MODEL:
-        pytest.skip("SmolLM2 is not here; run examples/17_local_sft/prepare.py --cached")
-    monkeypatch.chdir(tmp_path)
+def test_a_killed_loop_continues_at_its_last_checkpoint(loop: str, llama: str, tmp_path: Path, examples: Path) -> None:
     tasks = {"name": "tasks", "path": str(examples / f"23_own_loop/data/{BENCHMARKS[loop]}.jsonl"), "n_tasks": 8}
     script = {"file": str(examples / f"23_own_loop/{loop}.py"), "args": {"steps": 10}}
     run = {
         "name": "loop",
-        "model": {"name": folder},
+        "model": {"name": llama},
         "backend": {"kind": "local", "params": {"device": "cpu"}},
         "algorithm": {"kind": "script", "params": script},
     }
