@@ -82,9 +82,8 @@ class TestKinds:
         assert found.verdict == "supported"
         assert found.trend is not None
         assert found.trend.change == pytest.approx(0.3, abs=0.02)
-        assert (found.trend.first, found.trend.last, list(found.trend.values)) == (10, 40, ["10", "20", "40"])
+        assert (found.trend.first, found.trend.last) == (10, 40)
         assert found.comparisons == []
-        assert "## Along algorithm.params.max_steps" in as_markdown(found)
 
     def test_a_trend_that_goes_the_other_way_is_refuted(self) -> None:
         assert conclude_from(self.steps({10: 0.3, 20: 0.15, 40: 0.0})).verdict == "refuted"
@@ -184,13 +183,12 @@ class TestPopulation:
         assert (comparison.low or 0) < 0
         assert (comparison.p or 0) > 0.05
         assert found.verdict == "inconclusive"
-        assert "samples without a score may be right or wrong" in found.reasons[0]
+        assert any("Failed on our side" in threat for threat in found.threats)
 
     def test_the_interval_of_a_score_reaches_over_all_that_is_missing(self) -> None:
         whole, lossy = (conclude_from(self.lossy(lost, 0.0)) for lost in (0.0, 0.4))
         for found in (whole, lossy):
             assert all(run.low is not None and run.high is not None for run in found.runs)
-        assert "without a score" not in whole.summary
         # All of what is missing was wrong, and the run is no better than the baseline: so the truth is zero.
         assert (lossy.comparisons[0].low or 0) <= 0 <= (lossy.comparisons[0].high or 0)
         run = lossy.run("a")

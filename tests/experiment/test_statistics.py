@@ -156,7 +156,7 @@ class TestClusters:
         assert found is not None
         sums = np.array([0.2 - 1.0, 1.0 - 1.0, 1.8 - 1.0])  # D is 0.5, so that each pair should sum to 1.0
         assert found.estimates[0].stderr ** 2 == pytest.approx(3 / 2 * (sums**2).sum() / 6**2)
-        assert (found.tasks_df, found.estimates[0].df) == (2, 2)
+        assert (found.candidates[0].tasks_df, found.estimates[0].df) == (2, 2)
 
     def test_clusters_of_one_task_change_nothing(self) -> None:
         draw = np.random.default_rng(0)

@@ -302,7 +302,7 @@ class TestExperiment:
         file.write_text(json.dumps({**content, "until": "all", "looks": None}), encoding="utf-8")
         found = read_stored_conclusion(result.path)
         assert found is not None
-        assert "looks" in [check.name for check in audit_experiment(result.path).flags]
+        assert "config" in [check.name for check in audit_experiment(result.path).flags]
         with pytest.raises(ConfigError, match="until"):
             Experiment(claim()).run(resume=True)
 

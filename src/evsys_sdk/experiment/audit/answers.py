@@ -33,8 +33,6 @@ _FEWEST = 24
 _LONGEST_S = 2.0
 """Time limit for the verification of further answers."""
 _MOST_NAMED = 10
-_PROVIDER = ":"
-"""Separator in the name of a provider's model."""
 _BASELINE = "baseline"
 """Split of evaluations that arms share; only one arm has their tokens in the ledger."""
 
@@ -67,9 +65,13 @@ class AnswerBook:
                 answers = _read_answers(run, line)
                 place = name_scoring(run, line)
                 self.contradictions += [f"{place}: {what}" for what in self._recompute(line, answers)]
-                if answers is not None:
-                    self._count(run, line, answers)
-                    self.contradictions += self._find_unequal(run, answers) if is_certain else []
+                if answers is None:
+                    continue
+                if line.get("split") != _BASELINE:
+                    key = line.get("split"), line.get("name"), line.get("step")
+                    tokens = sum(number(one.get("output_tokens")) or 0.0 for one in answers.values())
+                    self._written.setdefault(run.name, {})[key] = tokens
+                self.contradictions += self._find_unequal(run, answers) if is_certain else []
 
     def _recompute(self, line: Mapping[str, Any], answers: Answers | None) -> Iterator[str]:
         """Yield the contradictions between an evaluation, its samples and the answers on disk."""
@@ -92,11 +94,6 @@ class AnswerBook:
                 continue  # the metric cannot be recomputed, or has no value for these samples
             if given is None or not math.isclose(expected, given, abs_tol=TOLERANCE):
                 yield f"recomputed value differs: {name}, stored {value.get('value')}, recomputed {expected:.6g}"
-
-    def _count(self, run: RunRecord, line: Mapping[str, Any], answers: Answers) -> None:
-        if line.get("split") != _BASELINE:
-            key = line.get("split"), line.get("name"), line.get("step")
-            self._written.setdefault(run.name, {})[key] = _count_tokens(answers)
 
     def _find_unequal(self, run: RunRecord, answers: Answers) -> Iterator[str]:
         """Yield equal answers to the same task with different rewards: the verifier used other inputs."""
@@ -121,14 +118,6 @@ class AnswerBook:
             stated, paid = sum(self._written[arm].values()), float(tally.of(arm).tokens_sampled)
             if stated > paid:
                 yield f"{arm} has answers of {stated:,.0f} tokens, and {paid:,.0f} were sampled for it"
-        # Arms sample from the untrained models; a provider's models are not in their ledger.
-        own = [answers for model, answers in self._shared.items() if _PROVIDER not in model]
-        # The ledger of a killed arm may be incomplete, and so may the total.
-        if own and self._written.keys() <= {*arms}:
-            stated = sum(map(_count_tokens, own)) + sum(sum(one.values()) for one in self._written.values())
-            paid = float(tally.total().tokens_sampled)
-            if stated > paid:
-                yield f"with the models before training there are {stated:,.0f} tokens, and {paid:,.0f} were sampled"
 
     def judge_again(self, tasks: Mapping[str, HarborTask], *, thorough: bool) -> tuple[list[str], int, int]:
         """Verify a sample of answers again; return changed rewards, the number verified, and that of changed tasks."""
@@ -138,16 +127,13 @@ class AnswerBook:
             task = tasks.get(str(answer.get("task_id")))
             if task is None or answer.get("task") not in ("", None, task_id(task)):
                 changed += 1
-                continue
-            reward = self._recheck.judge(task, str(answer.get("text") or ""))
-            if reward is None:
-                continue
-            checked += 1
-            if not math.isclose(reward, float(answer["reward"]), abs_tol=TOLERANCE):
-                found.append(
-                    f"{place}: the answer to task '{answer['task_id']}' earned {answer['reward']:g}, "
-                    f"and earns {reward:g} when it is judged again"
-                )
+            elif (reward := self._recheck.judge(task, str(answer.get("text") or ""))) is not None:
+                checked += 1
+                if not math.isclose(reward, float(answer["reward"]), abs_tol=TOLERANCE):
+                    found.append(
+                        f"{place}: the answer to task '{answer['task_id']}' earned {answer['reward']:g}, "
+                        f"and earns {reward:g} when it is judged again"
+                    )
         return found[:_MOST_NAMED], checked, changed
 
     def _choose(self, thorough: bool) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -180,11 +166,6 @@ def _read_answers(run: RunRecord, line: Mapping[str, Any]) -> Answers | None:
 
 def _by_task(answers: Sequence[dict[str, Any]]) -> Answers:
     return {(str(one["task_id"]), int(one.get("sample") or 0)): one for one in answers if "task_id" in one}
-
-
-def _count_tokens(answers: Answers) -> float:
-    """Total output tokens."""
-    return sum(number(one.get("output_tokens")) or 0.0 for one in answers.values())
 
 
 def _is_judged_by_chance(run: RunRecord) -> bool:

@@ -104,7 +104,7 @@ class Analysis:
     @property
     def prospect(self) -> Prospect | None:
         """The variances for planning a repetition; None if the seed variance is unknown."""
-        return None if self.differences is None else Prospect.of(self.differences, candidates=len(self.candidates))
+        return None if self.differences is None else Prospect.of(self.differences)
 
 
 def analyse(evidence: Evidence, claim: Claim | None, question: Asked, baseline: Baseline | None) -> Analysis:
@@ -155,30 +155,23 @@ def _compare(found: Analysis, base: RunScores, differences: Differences) -> tupl
     the opposite, with the same standard error. p is computed for the difference in this range nearest to 0.
     """
     tests = [1 if name == found.preferred else len(found.candidates) for name in found.candidates]
-    widest = (-math.inf, math.inf)
-    if found.question.is_rate:
-        widest = (-base.mean, 1 - base.mean) if base.is_level else (-1.0, 1.0)
+    least, most = (-1.0, 1.0) if found.question.is_rate else (-math.inf, math.inf)
+    if found.question.is_rate and base.is_level:
+        least, most = -base.mean, 1 - base.mean
     own, extremes = (found.baseline and found.baseline.run) or UNTRAINED, found.report.extremes
     of_base = (base.mean, base.mean) if base.is_level else extremes.get(own, (base.mean, base.mean))
     intervals: list[Comparison] = []
     for name, one, count in zip(found.candidates, differences.estimates, tests, strict=True):
-        least, most = extremes.get(name, (one.value + base.mean,) * 2)
-        low, high = min(one.value, least - of_base[1]), max(one.value, most - of_base[0])
+        ends = extremes.get(name, (one.value + base.mean,) * 2)
+        low, high = min(one.value, ends[0] - of_base[1]), max(one.value, ends[1] - of_base[0])
+        nearest = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
         # The pooled df applies to the end that can support the claim, the own df to the end that can refute it.
         dfs = [round(one.df, 1), round(one.own_df, 1)]
-        p = _p_value(0.0 if low <= 0 <= high else min(abs(low), abs(high)), one.stderr, dfs[0])
+        p = 2 * (1 - t_cdf(nearest / one.stderr, dfs[0])) if one.stderr > 0 else float(nearest <= 1e-12)
         below, above = (t_quantile(1 - found.level.here / count, df) * one.stderr for df in dfs[:: found.question.sign])
-        ends = max(low - below, widest[0]), min(high + above, widest[1])
-        intervals.append(Comparison(name, one.value, *ends, p))
+        intervals.append(Comparison(name, one.value, max(low - below, least), min(high + above, most), p))
     raw = [one.p or 0.0 for one in intervals]
     return tuple(replace(one, p=_holm(raw, at, tests[at])) for at, one in enumerate(intervals))
-
-
-def _p_value(difference: float, stderr: float, df: float) -> float:
-    """Two-sided p-value."""
-    if stderr <= 0:
-        return 1.0 if difference <= 1e-12 else 0.0
-    return 2 * (1 - t_cdf(difference / stderr, df))
 
 
 def _holm(raw: Sequence[float], at: int, tests: int) -> float:

@@ -90,7 +90,8 @@ def chance_of_support(analysis: Analysis) -> float | None:
     noise, prospect = None if differences is None else differences.noise, analysis.prospect
     if claim is None or claim.kind == "trend" or not last or differences is None or noise is None or prospect is None:
         return None
-    seeds, base = np.array(differences.seeds, dtype=float), differences.baseline_seeds
+    seeds = np.array([run.n_seeds for run in differences.candidates], dtype=float)
+    base = differences.baseline.n_seeds if differences.baseline.trained else 0
     if not (seeds < last).any():
         return None
     shares, last_shares = 1 / seeds + (1 / base if base else 0.0), (2 if base else 1) / last

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..statistics.attempts import ERROR
 from .model import Conclusion, RunSummary
-from .summary import number, pluralise
+from .summary import number, pluralise, shorten
 
 
 def as_markdown(conclusion: Conclusion) -> str:
@@ -19,7 +19,6 @@ def as_markdown(conclusion: Conclusion) -> str:
         _runs(conclusion),
         _bullets("What differed", _differences(conclusion)),
         _comparisons(conclusion),
-        _trend(conclusion),
         _bullets("How much this could see", _sensitivity(conclusion)),
         _bullets("Why not more", conclusion.reasons[1:]),
         _bullets("Not scored", (f"`{arm}`: {why}" for arm, why in conclusion.not_scored.items())),
@@ -79,13 +78,8 @@ def _run_cells(run: RunSummary, conclusion: Conclusion, *, chosen: bool) -> list
 
 def _differences(conclusion: Conclusion) -> Iterator[str]:
     for path in dict.fromkeys(path for run in conclusion.runs for path in run.differs):
-        shown = [f"{_short(run.differs[path])} in `{run.name}`" for run in conclusion.runs if path in run.differs]
+        shown = [f"{shorten(run.differs[path])} in `{run.name}`" for run in conclusion.runs if path in run.differs]
         yield f"`{path}`: {', '.join(shown[:8])}" + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
-
-
-def _short(value: object) -> str:
-    text = "not set" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _comparisons(conclusion: Conclusion) -> str:
@@ -114,15 +108,6 @@ def _comparisons(conclusion: Conclusion) -> str:
 
 def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None else f"{number(low, signed=True)} to {number(high, signed=True)}"
-
-
-def _trend(conclusion: Conclusion) -> str:
-    trend = conclusion.trend
-    if trend is None:
-        return ""
-    table = _table([trend.axis, "mean"], [[value, number(mean)] for value, mean in trend.values.items()])
-    change = f"From {trend.first:g} to {trend.last:g}, a straight line changes by {number(trend.change, signed=True)}"
-    return "\n\n".join([f"## Along {trend.axis}", table, f"{change} ({_interval(trend.low, trend.high)})."])
 
 
 def _sensitivity(conclusion: Conclusion) -> Iterator[str]:

@@ -18,7 +18,6 @@ from pydantic import TypeAdapter
 from .evidence import Looks
 
 type Verdict = Literal["supported", "refuted", "inconclusive", "promising_unconfirmed", "invalid"]
-VERDICTS: tuple[Verdict, ...] = ("supported", "refuted", "inconclusive", "promising_unconfirmed", "invalid")
 _DIGITS = 7
 """Significant digits to write; further digits differ between machines."""
 
@@ -35,7 +34,6 @@ class RunSummary:
     n_seeds: int = 0
     """Number of seeds with a score."""
     n_tasks: int | None = None
-    n_samples: int = 0
     selection_score: float | None = None
     """Mean on the selection set."""
     failures: int = 0
@@ -97,10 +95,6 @@ class Trend:
     """Change of the fitted line from `first` to `last`."""
     low: float | None
     high: float | None
-    values: dict[str, float] = field(default_factory=dict[str, float])
-    """Value of the axis -> mean score of its runs."""
-    runs: list[str] = field(default_factory=list[str])
-    """Runs in the fit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ Missing files leave gaps in the evidence; damaged files raise an error.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,8 @@ from ...record.view.build import view
 from ...training.callback import is_deadline_stop
 from ..audit.audit import AuditReport, audit_experiment
 from .evidence import ArmEvidence, Evidence, Looks, RunEvidence, Score, ScoredSet, SetKey
+from .summary import shorten
 
-_LONGEST = 60
-"""Characters of a changed value to print."""
 _ENDED = ("completed", "failed", "cancelled")
 
 
@@ -156,7 +155,7 @@ def _of_tasks(tasks: Sequence[str], values: Sequence[Any] | None) -> dict[str, A
 def _attempt(events: Sequence[Event]) -> int | None:
     """The trial number from the last start or extension; later experiments do not change it."""
     found = [number(event.get("attempt")) for event in events if event.kind in (Kind.STARTED, Kind.RESUMED)]
-    return next((int(value) for value in reversed(found) if value is not None and value >= 1), None)
+    return next((int(value) for value in reversed(found) if value), None)
 
 
 def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
@@ -187,24 +186,19 @@ def _deviations(events: Sequence[Event]) -> list[str]:
             ] = None
             for path, (old, new) in turn.part("changed").items():
                 if path != "description":
-                    said[f"`{path}` was {_shorten(old)} and then {_shorten(new)}."] = None
+                    said[f"`{path}` was {shorten(old)} and then {shorten(new)}."] = None
             turn = None
     return list(said)
-
-
-def _shorten(value: Any) -> str:
-    found = "not set" if value is None else json.dumps(value, ensure_ascii=False)
-    return found if len(found) <= _LONGEST else f"{found[:_LONGEST]} …"
 
 
 def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:
     """Models, verifiers and packages of all arms; values that differ between arms are joined by "or"."""
     found: dict[str, set[str]] = defaultdict(set)
     for identity in (run.identity or {} for run in runs):
-        model, started = (text(part(identity, "weights").get(name)) for name in ("model", "checkpoint"))
-        found["model"].add(f"{model} from {started}" if started else model)
+        weights = part(identity, "weights")
+        found["model"].add(" from ".join(filter(None, map(text, (weights.get("model"), weights.get("checkpoint"))))))
         for benchmark in part(identity, "benchmarks").values():
-            for name, code in part(part(benchmark), "verifiers").items():
+            for name, code in part(benchmark, "verifiers").items():
                 found[f"verifier {name}"].add(str(code))
         found["packages"].add(", ".join(f"{name} {version}" for name, version in part(identity, "packages").items()))
     return {what: " or ".join(sorted(which - {""})) for what, which in sorted(found.items()) if which - {""}}
@@ -213,30 +207,29 @@ def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:
 def _find_parent(record: ExperimentRecord, hashes: set[str]) -> RunEvidence | None:
     """The best run of the parent experiment, if it was scored on the same tasks.
 
-    A parent that is unfinished, invalidated or flagged by an audit is ignored.
+    A parent that is unfinished, invalidated, flagged by an audit or damaged is ignored.
     """
     named = text((record.config or {}).get("parent_experiment_id"))
     parent = _find_record(record.folder.resolve(), named) if named else None
-    best = "" if parent is None else text(parent.conclusion.get("best_arm"))
-    try:
-        runs = read_runs(parent) if parent is not None else []
-    except EvsysError:  # a damaged parent is ignored
+    if parent is None:
         return None
-    run = next((run for run in runs if run.name == best and not run.problems), None)
-    asked = [{one.sha256 for one in arm.scorings.values() if one.sha256} for arm in run.arms] if run else []
-    if parent is None or run is None or not all(own and own <= hashes for own in asked):
-        return None
-    name = f"{best} of {parent.experiment_id}"
-    arms = [replace(arm, arm=f"{parent.experiment_id}/{arm.arm}", run=name) for arm in run.arms]
-    return replace(run, name=name, arms=arms)
+    best, runs = text(parent.conclusion.get("best_arm")), list[RunEvidence]()
+    with suppress(EvsysError):
+        runs = [run for run in read_runs(parent) if run.name == best and not run.problems]
+    for run in runs:
+        scored = [{one.sha256 for one in arm.scorings.values() if one.sha256} for arm in run.arms]
+        if all(own and own <= hashes for own in scored):
+            name, prefix = f"{best} of {parent.experiment_id}", f"{parent.experiment_id}/"
+            return replace(run, name=name, arms=[replace(arm, arm=prefix + arm.arm, run=name) for arm in run.arms])
+    return None
 
 
 def _find_record(folder: Path, name: str) -> ExperimentRecord | None:
     """The sibling experiment with an id, or the latest attempt with a name."""
     by_id = ExperimentRecord(folder.parent / name.rpartition("-")[0])  # an id is the folder name with a suffix
-    attempts = find_attempts(folder.parent / name)
-    latest = [attempts[at] for at in sorted(attempts, reverse=True) if attempts[at].resolve() != folder]
-    known = [by_id] if by_id.experiment_id == name else [ExperimentRecord(path) for path in latest]
+    attempts = sorted(find_attempts(folder.parent / name).items(), reverse=True)
+    latest = [ExperimentRecord(path) for _, path in attempts if path.resolve() != folder]
+    known = [by_id] if by_id.experiment_id == name else latest
     return next((one for one in known if one.is_finished and not one.invalidated and not one.flags), None)
 
 
@@ -245,15 +238,13 @@ def _count_looks(path: Path, hashes: set[str], *, started: float | None) -> dict
 
     Other experiments count only if they started earlier, so that the number does not change afterwards.
     """
-    if not hashes:
-        return {}
     here, before, experiments = _evaluations(path, hashes), Counter[str](), Counter[str]()
-    folder = path.resolve()
-    for name in subfolders(folder.parent):
-        first = first_event(folder.parent / name) if started is not None else None
-        late = first is not None and first.time is not None and started is not None and first.time >= started
-        if name != folder.name and not late:
-            seen = _evaluations(folder.parent / name, hashes)
+    for name in subfolders(path.resolve().parent) if hashes else ():
+        other = path.resolve().parent / name
+        first = first_event(other) if started is not None else None
+        is_late = first is not None and first.time is not None and started is not None and first.time >= started
+        if other != path.resolve() and not is_late:
+            seen = _evaluations(other, hashes)
             before.update(seen)
             experiments.update(seen.keys())
     return {sha256: Looks(before[sha256], experiments[sha256], here[sha256]) for sha256 in sorted(hashes)}
@@ -261,7 +252,5 @@ def _count_looks(path: Path, hashes: set[str], *, started: float | None) -> dict
 
 def _evaluations(experiment: Path, hashes: set[str]) -> Counter[str]:
     """Number of evaluations of an experiment's arms on each test set."""
-    wanted, found = sorted(hashes), Counter[str]()
-    for arm in subfolders(experiment):
-        found.update(sha256 for sha256, _ in find_scored_sets(experiment / arm, "test", wanted))
-    return found
+    arms = (experiment / name for name in subfolders(experiment))
+    return Counter(sha256 for arm in arms for sha256, _ in find_scored_sets(arm, "test", sorted(hashes)))

@@ -17,11 +17,12 @@ from .comparison import Analysis, complete, find_best
 from .evidence import Evidence
 from .model import Trend, Verdict
 from .question import TRAIN_FIT
-from .summary import list_names, number, pluralise
+from .summary import list_names, number
 
 MIN_SEEDS = 3
 """Minimum number of seeds per trained run for a supported claim; two seeds may hide a high-variance run."""
 
+_UNDECIDED = "the interval holds values on both sides of what was claimed"
 _NO_INTERVAL = "there is no interval: without scores by task it needs several seeds that differ"
 
 
@@ -126,7 +127,7 @@ def _decide(claim: Claim, analysis: Analysis, judged: str) -> Ruling:
     if all(ends is not None and ends[1] < limit for ends in bounds.values()):
         doubts = _doubts_about_refuting(analysis)
         return Ruling("inconclusive" if doubts else "refuted", doubts, judged=judged)
-    reasons = [_explain_undecided(analysis), *_find_lacks(analysis, [judged])]
+    reasons = [_UNDECIDED, *_find_lacks(analysis, [judged])]
     return Ruling("inconclusive", reasons, judged=judged)
 
 
@@ -143,7 +144,7 @@ def _decide_trend(claim: Claim, analysis: Analysis, found: Trend | None) -> Ruli
         return Ruling("promising_unconfirmed" if lacking else "supported", lacking)
     if bounds[1] < claim.min_effect:
         return Ruling("inconclusive" if lacking else "refuted", lacking)
-    return Ruling("inconclusive", [_explain_undecided(analysis), *lacking])
+    return Ruling("inconclusive", [_UNDECIDED, *lacking])
 
 
 def orient(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
@@ -191,11 +192,3 @@ def _explain_saturation(analysis: Analysis) -> str:
     value, findings = next(iter(analysis.report.runs.values())).mean, analysis.evidence.findings
     cause = f" (diagnosis: {findings[0].rstrip('.')})" if findings else ""
     return f"saturated: every run scores {number(value)} on every task, so that no effect can be measured{cause}"
-
-
-def _explain_undecided(analysis: Analysis) -> str:
-    report = analysis.report
-    samples = sum(report.failed_samples.values())
-    missing = pluralise(samples, "sample") if samples else pluralise(report.dropped_tasks, "task")
-    cause = f"; {missing} without a score may be right or wrong" if report.extremes else ""
-    return f"the interval holds values on both sides of what was claimed{cause}"

@@ -77,3 +77,9 @@ def list_names(names: Sequence[str], *, most: int = 6) -> str:
     """Format the first names as Markdown code, with the number of further ones."""
     shown = ", ".join(f"`{name}`" for name in names[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def shorten(value: object) -> str:
+    """A setting as text of at most 60 characters."""
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

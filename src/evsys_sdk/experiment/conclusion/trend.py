@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 
 from ..statistics.student_t import t_quantile
@@ -32,8 +30,5 @@ def find_trend(analysis: Analysis) -> Trend | None:
         # A negative weight swaps the ends of the interval of a run.
         moves = [(float(weight) * low, float(weight) * high) for weight, (low, high) in zip(weights, ends, strict=True)]
         low, high = min(change, sum(map(min, moves))) - width, max(change, sum(map(max, moves))) + width
-    means: dict[float, list[float]] = defaultdict(list)
-    for name in placed:
-        means[float(settings[name] or 0)].append(report.runs[name].mean)
-    values = {f"{value:g}": sum(means[value]) / len(means[value]) for value in sorted(means)}
-    return Trend(claim.axis, min(means), max(means), change, low, high, values, list(placed))
+    values = sorted(float(settings[name] or 0) for name in placed)
+    return Trend(claim.axis, values[0], values[-1], change, low, high)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -147,18 +148,13 @@ def _summarise(
 ) -> RunSummary:
     report = analysis.report
     scores, chosen_by = report.runs.get(run.name), analysis.selection.runs.get(run.name)
-    tokens, prices = (
-        [one for one in each if one is not None]
-        for each in zip(*((arm.tokens, arm.usd) for arm in run.arms), strict=True)
-    )
     found = RunSummary(
         run.name,
-        n_samples=report.n_samples.get(run.name, 0),
         selection_score=None if analysis.question.shared or chosen_by is None else chosen_by.mean,
         failures=len(run.problems),
         failed_samples=report.failed_samples.get(run.name, 0),
-        tokens=sum(tokens) if tokens else None,
-        usd=sum(prices) if prices else None,
+        tokens=_add(arm.tokens for arm in run.arms),
+        usd=_add(arm.usd for arm in run.arms),
         is_baseline=analysis.baseline is not None and analysis.baseline.run == run.name,
         differs={path: one[run.name] for path, one in differing.items() if run.name in one},
     )
@@ -167,6 +163,11 @@ def _summarise(
     own = _describe_scores(run.name, scores, analysis, noise)
     seeds = {"n_seeds": scores.n_seeds, "seeds": list(scores.seeds), "by_seed": scores.seed_means.tolist()}
     return replace(found, **own, **seeds, n_tasks=report.n_tasks)
+
+
+def _add[N: (int, float)](values: Iterable[N | None]) -> N | None:
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known else None
 
 
 def _describe_scores(name: str, scores: RunScores, analysis: Analysis, noise: SeedNoise | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from ...errors import DataError
@@ -51,17 +52,13 @@ def read_stored_conclusion(path: Path) -> Conclusion | None:
 
 def find_standing_conclusion(record: ExperimentRecord) -> Conclusion | None:
     """The conclusion on disk, if it matches the journal and no later event could change it."""
-    events = record.events
-    at = max((at for at, event in enumerate(events) if event.kind == Kind.CONCLUDED), default=None)
-    if at is None or any(event.kind == Kind.AUDITED for event in events):  # the flagged problem may be fixed by now
+    last = [event for event in record.events if event.kind not in _CHANGES_NOTHING or event.get("changed")][-1:]
+    # After an audit with flags, the flagged problem may be fixed by now.
+    if not last or last[0].kind != Kind.CONCLUDED or any(event.kind == Kind.AUDITED for event in record.events):
         return None
-    if any(event.kind not in _CHANGES_NOTHING or event.get("changed") for event in events[at + 1 :]):
-        return None
-    try:
+    with suppress(DataError):  # a damaged file is written again
         stored = read_stored_conclusion(record.folder)
-    except DataError:  # a damaged file is written again
-        return None
-    stated = events[at].text("sha256"), events[at].get("page")
-    if stored is None or (stored.sha256, hash_conclusion_page(record.folder)) != stated:
-        return None
-    return stored if stored.schema_version == RULES else None
+        stated = last[0].text("sha256"), last[0].get("page"), RULES
+        if stored and (stored.sha256, hash_conclusion_page(record.folder), stored.schema_version) == stated:
+            return stored
+    return None

@@ -69,7 +69,10 @@ def look_errors(fractions: tuple[float, ...], error: float = ERROR) -> tuple[flo
         if at == 0:
             density = np.exp(-((here / step) ** 2) / 2) / (step * math.sqrt(2 * math.pi))
         else:
-            density = _carry(edges * math.sqrt(before), undecided, here, step)
+            places = edges * math.sqrt(before)
+            away = (here[:, None] - places[None, :]) / step
+            width = places[1] - places[0]
+            density = (np.exp(-(away**2) / 2) @ undecided) * width / (step * math.sqrt(2 * math.pi))
         mass = density * (here[1] - here[0])
         # Subtract half a cell, because half of its mass lies below its centre.
         above = np.cumsum(mass[::-1])[::-1] - mass / 2
@@ -82,9 +85,3 @@ def look_errors(fractions: tuple[float, ...], error: float = ERROR) -> tuple[flo
         undecided = np.where(edges < z, density, 0.0)
         before, spent = fraction, spent + allowed
     return tuple(found)
-
-
-def _carry(places: np.ndarray, density: np.ndarray, here: np.ndarray, step: float) -> np.ndarray:
-    width = places[1] - places[0]
-    away = (here[:, None] - places[None, :]) / step
-    return (np.exp(-(away**2) / 2) @ density) * width / (step * math.sqrt(2 * math.pi))

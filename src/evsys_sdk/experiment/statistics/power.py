@@ -39,22 +39,20 @@ class Prospect:
     frozen_baseline: bool = False
 
     @classmethod
-    def of(cls, differences: Differences, *, candidates: int) -> Self | None:
+    def of(cls, differences: Differences) -> Self | None:
         """Estimate the components from differences; None if the seed variance is unknown."""
-        noise = differences.noise
+        noise, base, candidates = differences.noise, differences.baseline, differences.candidates
         if noise is None:
             return None
-        base = 1 / differences.baseline_seeds if differences.baseline_seeds else 0.0
-        share = float(np.mean([1 / count for count in differences.seeds])) + base
+        share = float(np.mean([1 / run.n_seeds for run in candidates])) + (1 / base.n_seeds if base.trained else 0.0)
+        tasks = float(np.median([one.task_variance for one in differences.estimates]))
         return cls(
             training=noise.component,
             answers=noise.explained,
-            interaction=max(
-                0.0, float(np.median([one.task_variance for one in differences.estimates])) - noise.explained * share
-            ),
-            tasks_df=differences.tasks_df,
-            candidates=candidates,
-            frozen_baseline=differences.baseline_seeds == 0,
+            interaction=max(0.0, tasks - noise.explained * share),
+            tasks_df=candidates[0].tasks_df,
+            candidates=len(candidates),
+            frozen_baseline=not base.trained,
         )
 
     def detectable(self, seeds: int, baseline_seeds: int | None = None, *, error: float = FIRST_ERROR) -> float:

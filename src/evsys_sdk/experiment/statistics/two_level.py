@@ -62,16 +62,11 @@ class RunScores:
         return self.values.mean(axis=1)
 
     @cached_property
-    def seed_variance(self) -> float | None:
-        """Variance of the seed means; None for an untrained model or a single seed."""
-        return float(self.seed_means.var(ddof=1)) if self.trained and self.n_seeds > 1 else None
-
-    @cached_property
     def seed_noise(self) -> SeedNoise | None:
         """Seed noise estimated from this run alone; None for an untrained model or a single seed."""
-        if self.seed_variance is None:
+        if not self.trained or self.n_seeds < 2:
             return None
-        return SeedNoise(self.seed_variance, _variance_by_tasks(self), self.n_seeds - 1)
+        return SeedNoise(float(self.seed_means.var(ddof=1)), _variance_by_tasks(self), self.n_seeds - 1)
 
     @cached_property
     def tasks_df(self) -> float:
@@ -121,11 +116,8 @@ class Differences:
     estimates: Sequence[ContrastEstimate]
     noise: SeedNoise | None
     """None if no run has two seeds; intervals then contain no seed variance."""
-    seeds: tuple[int, ...] = ()
-    """Number of seeds of each candidate."""
-    baseline_seeds: int = 0
-    """0 for an untrained model."""
-    tasks_df: float = 0.0
+    baseline: RunScores
+    candidates: Sequence[RunScores]
 
 
 def seed_noise(runs: Sequence[RunScores]) -> SeedNoise | None:
@@ -142,15 +134,7 @@ def compare(baseline: RunScores, candidates: Sequence[RunScores]) -> Differences
     """Estimate the difference of each candidate to the baseline; None if a variance is unknown."""
     noise = seed_noise([baseline, *candidates])
     found = [one for run in candidates if (one := contrast([baseline, run], [-1.0, 1.0], noise)) is not None]
-    if len(found) < len(candidates):
-        return None
-    return Differences(
-        found,
-        noise,
-        seeds=tuple(run.n_seeds for run in candidates),
-        baseline_seeds=baseline.n_seeds if baseline.trained else 0,
-        tasks_df=candidates[0].tasks_df,
-    )
+    return Differences(found, noise, baseline, candidates) if len(found) == len(candidates) else None
 
 
 def contrast(
@@ -165,7 +149,9 @@ def contrast(
     tasks_df, by_task = runs[-1].tasks_df, all(run.by_task for run in runs) and runs[-1].tasks_df > 0
     tasks = _task_variance(runs, weights) if by_task else 0.0
     shares = [weight**2 / run.n_seeds if run.trained else 0.0 for weight, run in zip(weights, runs, strict=True)]
-    of_seeds = [max(noise.between, run.seed_variance or 0.0) if noise is not None else 0.0 for run in runs]
+    of_seeds = [
+        max(one.between for one in (noise, run.seed_noise) if one is not None) if noise else 0.0 for run in runs
+    ]
     explained = noise.explained if noise is not None else 0.0
     variance = tasks + sum(max(0.0, own - explained) * share for own, share in zip(of_seeds, shares, strict=True))
     # A variance in the range of rounding errors is zero.
