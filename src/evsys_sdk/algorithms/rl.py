@@ -264,6 +264,11 @@ class RL(RolloutAlgorithm):
             raise TrainingError(
                 "compute_advantages returned a number that is not finite. Guard against division by zero."
             )
+        if _agreement(returned, [list(map(self.reward_of, group)) for group in groups]) < 0:
+            raise TrainingError(
+                "compute_advantages gives rollouts with higher rewards lower advantages. Check its sign: the "
+                "probability of a rollout with a positive advantage rises."
+            )
         return returned
 
     async def _with_kl_penalty(
@@ -342,3 +347,9 @@ class MockRL(RL):
 
     name: ClassVar[str] = "mock_rl"
     pinned_backend: ClassVar[str | None] = "mock"
+
+
+def _agreement(advantages: Sequence[Sequence[float]], rewards: Sequence[Sequence[float]]) -> float:
+    """The sum of the covariances of advantages and rewards within groups."""
+    pairs = [pair for pair in zip(advantages, rewards, strict=True) if pair[0]]
+    return sum(sum(a * (r - sum(given) / len(given)) for a, r in zip(of, given, strict=True)) for of, given in pairs)

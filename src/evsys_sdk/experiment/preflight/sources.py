@@ -24,6 +24,7 @@ _MOST_ROWS = 200_000
 _IN_TRANSFORM = re.compile(r"^transform '([^']*)'")
 _ROW = re.compile(r"(?:\bdata: )?\b(?:eval )?row \d+(?::|,)? ?")
 _LOOKED_AT = 512
+_KEPT = 2_000
 _SHOWN = 5
 _LONGEST = 64
 _SIZED = 4096
@@ -44,6 +45,8 @@ class PulledRows:
     """Whether all rows of the source were read."""
     read: int = 0
     """Number of raw rows read."""
+    raw: list[Row] = field(default_factory=list[Row])
+    """The first raw rows."""
     problems: list[Problem] = field(default_factory=list[Problem])
     """Places are relative to the `data` block."""
     left_out: list[Problem] = field(default_factory=list[Problem])
@@ -92,7 +95,7 @@ def _pull(pulled: PulledRows, store: DataStore, transforms: Iterable[Any]) -> No
             pulled.complete = False
             bad.finish()
             break
-    pulled.complete, pulled.read = pulled.complete and not raw.cut, raw.number
+    pulled.complete, pulled.read, pulled.raw = pulled.complete and not raw.cut, raw.number, raw.kept
     if bad.skip and bad.count:
         left_out = Problem(f"{bad.count} rows are left out: {bad.report()}", path="on_bad_row")
         pulled.left_out = [left_out]
@@ -150,10 +153,13 @@ class _Counted:
         self._until = time.monotonic() + _MOST_SECONDS
         self.number = 0
         self.cut = False
+        self.kept: list[Row] = []
 
     def __iter__(self) -> Iterator[Row]:
         for number, row in enumerate(self._rows, 1):
             self.number = number
+            if number <= _KEPT:
+                self.kept.append(dict(row))  # a transform may change the row
             yield row
             # The caller checks the time per output row only, and a transform may drop or collect all rows.
             if number % 16 == 0 and self.is_late():

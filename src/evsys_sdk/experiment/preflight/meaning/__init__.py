@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ....errors import EvsysError, Problem
-from . import alike, claims, recipes, rows, tasks, transforms
+from . import agents, alike, claims, recipes, rows, tasks, transforms
 from .context import Context
 
 type Check = Callable[[Context], Iterable[Problem]]
@@ -55,6 +55,8 @@ WARNED: tuple[Check, ...] = (
     rows.many_copies,
     rows.answer_in_the_prompt,
     transforms.rows_lost_in_filters,
+    transforms.own_transforms,
+    agents.agents_of_the_project,
     alike.answers_unlike_the_benchmark,
     alike.answers_fail_their_own_tasks,
     alike.answers_against_the_benchmark,

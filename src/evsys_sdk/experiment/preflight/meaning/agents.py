@@ -1,0 +1,137 @@
+"""Checks of the project's agents: a few attempts with a policy whose answers are fixed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....algorithms.on_policy import RolloutAlgorithm
+from ....data.chat import text_of
+from ....data.types import HarborTask
+from ....errors import EvsysError, Problem
+from ....eval.verifier import VerificationResult, VerifierInput, build_verifier
+from ....rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
+from ....rollouts.rollout import Rollout, Turn, opening
+from .context import Context, StageView, expected_text
+from .rows import occurrences
+
+_SECONDS = 5.0
+"""Time limit of an attempt."""
+
+
+@dataclass(slots=True)
+class _Script:
+    """A policy that always gives the same answer, and keeps the conversations that it is shown."""
+
+    task: HarborTask
+    answer: str
+    shown: list[list[Any]] = field(default_factory=list[list[Any]])
+    rollout: Rollout | None = None
+
+    async def act(self, messages: Sequence[Any], *, tools: Any = None) -> Turn:
+        self.shown.append([dict(one) for one in messages])
+        message = {"role": "assistant", "content": self.answer}
+        return Turn(message, [0], [0], [0.0], input_tokens=1, output_tokens=1)  # pyright: ignore[reportArgumentType]
+
+    def saw(self, text: str | None) -> bool:
+        """Whether the first prompt contains a text that the task itself does not contain."""
+        task = "\n".join(text_of(one.get("content")) for one in opening(self.task))
+        first = "\n".join(text_of(one.get("content")) for one in self.shown[0])
+        return bool(text and occurrences(first, text) and not occurrences(task, text))
+
+
+def _is_asked_again(one: _Script) -> bool:
+    """Whether the policy is asked twice with nothing new but its own answer."""
+    pairs = zip(one.shown, one.shown[1:], strict=False)
+    return any(
+        len(after) - len(before) <= 1 and after[-1].get("content") in (before[-1].get("content"), one.answer)
+        for before, after in pairs
+    )
+
+
+def agents_of_the_project(context: Context) -> Iterator[Problem]:
+    """Agents that reward silence, show the answer, share state between attempts, or lose what a tool returns."""
+    for one in {getattr(stage.cfg, "agent_import_path", None): stage for stage in context.stages}.values():
+        attempts = _attempts(one) if getattr(one.cfg, "agent_import_path", None) and one.examples else []
+        if not attempts:
+            continue
+        silent = [each for each in attempts if not each.answer]
+        (first, expected), (second, other) = ((each, _expected(each.task)) for each in silent)
+        given = [each.rollout.reward or 0 for each in silent if each.rollout]
+        commands = [each for each in attempts if each.answer and each.answer != _expected(each.task)]
+        command = commands[0].answer if commands else ""
+        faults = (
+            (
+                min(given) > 0,
+                f"an attempt without an answer earns {min(given):g}",
+                "Start at a reward of 0, and add what is earned",
+            ),
+            (
+                first.saw(expected) and second.saw(other) and not first.saw(other) and not second.saw(expected),
+                f"the first prompt shows the expected answer '{expected}', which is not in the task",
+                "Leave it out of what the policy is shown",
+            ),
+            (
+                second.saw(text_of(first.task.instruction)),
+                "a prompt contains the task of another attempt",
+                "Keep the state of an attempt in variables of `run`, not in the class or module",
+            ),
+            (
+                any(map(_is_asked_again, commands)),
+                f"after '{command}' the policy is asked again and shown nothing new",
+                "Append what the tool returns to the messages",
+            ),
+            (
+                any(len(each.shown) == 1 and _ends_unread(each) for each in commands),
+                f"after '{command}' the attempt ends with a message that the policy never sees",
+                "Let the policy act again after the tool",
+            ),
+        )
+        for is_found, message, hint in faults:
+            if is_found:
+                yield Problem(message, f"{one.params_place}.agent_import_path", one.cfg.agent_import_path, f"{hint}.")
+
+
+def _expected(task: HarborTask) -> str | None:
+    return expected_text(getattr(task.verifier, "expected", None))
+
+
+def _ends_unread(one: _Script) -> bool:
+    messages: list[Any] = list(one.rollout.messages) if one.rollout else []
+    return bool(messages) and messages[-1].get("role") != "assistant"
+
+
+def _attempts(one: StageView) -> list[_Script]:
+    """Attempts at two tasks with different answers: silence, the expected answer, and commands that the task quotes."""
+    if not isinstance(one.algorithm, RolloutAlgorithm):
+        return []
+    tasks = list({_expected(task): task for task in one.tasks}.values())[:2]
+    scripts: list[_Script] = []
+    for task in tasks if len(tasks) == 2 else ():
+        quoted = re.findall(r"`([^`\n]{1,60})`", text_of(task.instruction))[:2]
+        scripts += [_Script(task, answer) for answer in ("", _expected(task) or "", *quoted)]
+    with suppress(EvsysError):
+        harness = one.algorithm.harness()
+        environment = getattr(one.cfg, "environment", None)
+        if harness.engine != "inline" or (environment is not None and environment.kind != "none"):
+            return []
+        engine = InlineEngine(EngineLimits(concurrency=1, timeout_s=_SECONDS, attempts=1))
+        try:
+            for each in scripts:
+                [each.rollout] = engine.submit([RolloutRequest(each.task, 0, each, harness, _verify)]).result()
+        finally:
+            engine.close()
+        return (
+            scripts if all(each.shown and each.rollout and each.rollout.status != "infra" for each in scripts) else []
+        )
+    return []
+
+
+async def _verify(task: HarborTask, rollout: Rollout, _: Any) -> VerificationResult:
+    given = VerifierInput(
+        prompt=text_of(task.instruction), completion=rollout.completion, messages=rollout.messages, task=task
+    )
+    return await build_verifier(task.verifier)(given)
