@@ -250,6 +250,10 @@ def evsys(folder: Path, *arguments: str, **environment: str) -> subprocess.Compl
     return run_evsys(folder, *arguments, "--import", "own.py", environment=limit)
 
 
+def test_the_table_is_long_enough() -> None:
+    assert len(CASES) >= 120
+
+
 @pytest.mark.parametrize(("place", "verb", "fault"), CASES)
 def test_no_fault_of_user_code_hangs_or_succeeds(
     project: Path, tmp_path: Path, place: str, verb: str, fault: str

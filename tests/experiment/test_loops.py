@@ -265,7 +265,7 @@ def test_the_page_shows_the_loop_as_it_is() -> None:
 def test_the_loops_of_the_page_are_killed_and_resume_as_if_they_had_not_been(
     loop: str, tmp_path: Path, examples: Path
 ) -> None:
-    """See docs/own-loop.md; the same on torch is in tests/backends/local."""
+    """See docs/own-loop.md; the same on SmolLM2 is in tests/backends/local."""
     run_killed_and_whole(loop, tmp_path, examples, ["tiny", "mock"])
 
 

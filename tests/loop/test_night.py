@@ -1,4 +1,4 @@
-"""Deadlines of runs and campaigns at random moments, with real processes, half of them killed and started again."""
+"""Deadlines of runs and campaigns at 20 random moments, with real processes, half of them killed and started again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def prepare(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_deadline_leaves_scored_weights_and_a_conclusion_in_time(tmp_path: Path, seed: int) -> None:
     draw, kind, is_killed = random.Random(seed), ("run", "campaign")[seed % 2], seed % 4 > 1
     prepare(tmp_path, kind)
@@ -62,7 +62,7 @@ def test_a_deadline_leaves_scored_weights_and_a_conclusion_in_time(tmp_path: Pat
     over_s = time.time() - last
     check_run(tmp_path / "outputs" / "night") if kind == "run" else check_campaign(tmp_path)
     assert process.returncode in ((3,) if kind == "run" else (0, 3, -9)), errors
-    assert over_s <= 5.0 + started_s
+    assert over_s <= max(0.05 * seconds, 5.0)
 
 
 def check_run(folder: Path) -> None:
