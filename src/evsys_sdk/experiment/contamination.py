@@ -42,12 +42,6 @@ QUICK_ROWS = 100_000
 def scan_config(config: ExperimentConfig, *, most_rows: int | None = None) -> list[ContaminationReport]:
     """Scan each source of training rows once, up to `most_rows` rows."""
     config = config.expanded()
-    with limit_user_code(f"reading the rows of experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_S):
-        return _scan_all(config, most_rows)
-
-
-def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[ContaminationReport]:
-    store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
     runs = config.all_runs()
     ancestors = ((one, f" of {arm}, from whose weights it starts") for arm, one in _find_ancestors(runs))
     sources: dict[str, tuple[DataConfig, str]] = {}
@@ -55,13 +49,13 @@ def _scan_all(config: ExperimentConfig, most_rows: int | None) -> list[Contamina
         for stage in run.stages():
             if stage.data is not None:
                 sources.setdefault(repr(stage.data), (stage.data, where))
-    tasks = _collect_tasks(config, store)
-    if not tasks or not sources:
-        return []
-    index, found = TaskIndex(tasks), list[ContaminationReport]()
-    for data, where in sources.values():
-        rows = islice(prepare_rows(data, store=store, workspace=Workspace()), most_rows)
-        found.append(index.scan(map(row_texts, rows), f"{describe_source(data)}{where}"))
+    with limit_user_code(f"reading the rows of experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_S):
+        store: DataStore = get_data_store(config.data_store.kind)(**config.data_store.params)
+        tasks = _collect_tasks(config, store) if sources else []
+        index, found = TaskIndex(tasks), list[ContaminationReport]()
+        for data, where in sources.values() if tasks else ():
+            rows = islice(prepare_rows(data, store=store, workspace=Workspace()), most_rows)
+            found.append(index.scan(map(row_texts, rows), f"{describe_source(data)}{where}"))
     return found
 
 

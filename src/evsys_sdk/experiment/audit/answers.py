@@ -33,6 +33,8 @@ _FEWEST = 24
 _LONGEST_S = 2.0
 """Time limit for the verification of further answers."""
 _MOST_NAMED = 10
+_PROVIDER = ":"
+"""Separator in the name of a provider's model."""
 _BASELINE = "baseline"
 """Split of evaluations that arms share; only one arm has their tokens in the ledger."""
 
@@ -69,8 +71,7 @@ class AnswerBook:
                     continue
                 if line.get("split") != _BASELINE:
                     key = line.get("split"), line.get("name"), line.get("step")
-                    tokens = sum(number(one.get("output_tokens")) or 0.0 for one in answers.values())
-                    self._written.setdefault(run.name, {})[key] = tokens
+                    self._written.setdefault(run.name, {})[key] = _count_tokens(answers)
                 self.contradictions += self._find_unequal(run, answers) if is_certain else []
 
     def _recompute(self, line: Mapping[str, Any], answers: Answers | None) -> Iterator[str]:
@@ -118,6 +119,12 @@ class AnswerBook:
             stated, paid = sum(self._written[arm].values()), float(tally.of(arm).tokens_sampled)
             if stated > paid:
                 yield f"{arm} has answers of {stated:,.0f} tokens, and {paid:,.0f} were sampled for it"
+        # Arms sample from the untrained models; a provider's models are not in their ledger.
+        own = [_count_tokens(answers) for model, answers in self._shared.items() if _PROVIDER not in model]
+        stated, paid = sum(own + [sum(one.values()) for one in self._written.values()]), tally.total().tokens_sampled
+        # The ledger of a killed arm may be incomplete, and so may the total.
+        if own and self._written.keys() <= {*arms} and stated > paid:
+            yield f"with the models before training there are {stated:,.0f} tokens, and {paid:,.0f} were sampled"
 
     def judge_again(self, tasks: Mapping[str, HarborTask], *, thorough: bool) -> tuple[list[str], int, int]:
         """Verify a sample of answers again; return changed rewards, the number verified, and that of changed tasks."""
@@ -166,6 +173,10 @@ def _read_answers(run: RunRecord, line: Mapping[str, Any]) -> Answers | None:
 
 def _by_task(answers: Sequence[dict[str, Any]]) -> Answers:
     return {(str(one["task_id"]), int(one.get("sample") or 0)): one for one in answers if "task_id" in one}
+
+
+def _count_tokens(answers: Answers) -> float:
+    return sum(number(one.get("output_tokens")) or 0.0 for one in answers.values())
 
 
 def _is_judged_by_chance(run: RunRecord) -> bool:

@@ -37,8 +37,11 @@ def find_stray_arms(case: Case) -> Iterator[str]:
         if run is None:
             yield f"{name} ended, and its folder is gone"
         elif case.is_chained and run.result is not None:
-            unscored, hashed = text(part(run.result, "extras").get("unscored")), hash_result(run.folder)
-            if (event.text("result") or hashed, event.text("unscored")) != (hashed, unscored):
+            extras = part(run.result, "extras")
+            found = {**extras, **run.result, "result": hash_result(run.folder)}
+            stated = ("metrics", "status", "tokens", "spend", "result")
+            is_equal = all(event.get(what) in (None, found.get(what)) for what in stated)
+            if not is_equal or event.text("unscored") != text(extras.get("unscored")):
                 yield f"{name}: run_result.json has other values than the journal took when it ended"
 
 

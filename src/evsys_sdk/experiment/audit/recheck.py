@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ...data.chat import text_of
 from ...data.rows import from_dict, to_dict
@@ -55,7 +55,7 @@ _MOST_OUTPUT = 1_000_000
 """Maximum output of the project's code in bytes."""
 
 
-class Rechecker:
+class Rechecker(ExitStack):
     """Recomputes rewards and metrics; those of the project's own code in a process that imports the project."""
 
     def __init__(self, imports: Sequence[str] | None = (), *, during: tuple[float, float] = (0.0, 0.0)) -> None:
@@ -63,21 +63,12 @@ class Rechecker:
 
         Files written into the project `during` the experiment are hidden from its code.
         """
+        super().__init__()
         self._imports, self._during = list(imports or ()), during
-        self._open = ExitStack()
         self._project: subprocess.Popen[str] | None = None
         self._gave_up = imports is None
         self.failure = ""
         """Description of the failure if the process of the project's code ended or timed out."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._project is not None:
-            kill_group(self._project.pid)
-            self._project.communicate()
-        self._open.close()
 
     def judge(self, task: HarborTask, answer: str) -> float | None:
         """Compute the reward of an answer; None if its verifier cannot be run in an audit."""
@@ -120,9 +111,11 @@ class Rechecker:
     def _start(self) -> subprocess.Popen[str]:
         # -P keeps the project's folder off sys.path, where a file could shadow a module of the SDK or of Python.
         command = [sys.executable, "-P", "-m", __spec__.name, *self._imports]
-        folder = self._open.enter_context(make_shadow(Path.cwd(), *self._during))
+        folder = self.enter_context(make_shadow(Path.cwd(), *self._during))
         pipe: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         project = subprocess.Popen(command, cwd=folder, **pipe, text=True, encoding="utf-8", process_group=0)
+        self.callback(project.communicate)
+        self.callback(kill_group, project.pid)
         assert project.stderr is not None
         pass_on(project.stderr.fileno(), Relay(_MOST_OUTPUT))
         return project

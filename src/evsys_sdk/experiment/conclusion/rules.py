@@ -7,7 +7,7 @@ trained run and registration before the first step. If one of them fails, the ve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...spend.ledger import STOP_PREFIX
@@ -15,7 +15,7 @@ from ...training.callback import is_deadline_stop
 from ..hypothesis import Claim, hypothesis_sha256
 from .comparison import Analysis, complete, find_best
 from .evidence import Evidence
-from .model import Trend, Verdict
+from .model import Comparison, Trend, Verdict
 from .question import TRAIN_FIT
 from .summary import list_names, number
 
@@ -59,12 +59,15 @@ def rule(analysis: Analysis, trend: Trend | None = None) -> Ruling:
         reason = f"stopped by the deadline: {', '.join(late[:3])} ended before the last planned step"
         return Ruling("inconclusive", [reason], ["Allow more time and run the same command again."], judged)
     if claim.kind == "trend":
-        return _decide_trend(claim, analysis, trend)
+        if trend is None:
+            reason = f"the scored runs do not differ in `{claim.axis}`, so there is no trend to see"
+            return Ruling("inconclusive", [reason])
+        return _decide(claim, analysis, {"": trend}, None)
     if analysis.baseline is None:
         return Ruling("inconclusive", ["there is nothing to compare with: one run and no baseline"], judged=judged)
     if not analysis.comparisons or judged is None:
         return Ruling("inconclusive", ["no run but the baseline has a score"], judged=judged)
-    return _decide(claim, analysis, judged)
+    return _decide(claim, analysis, {one.run: one for one in analysis.comparisons}, judged)
 
 
 def _favourite(analysis: Analysis, names: Sequence[str]) -> str | None:
@@ -109,42 +112,27 @@ def _find_flaws_of_claim(analysis: Analysis) -> Iterator[tuple[str, str]]:
     yield f"the baseline `{baseline.name}` has no score: {why}", remedy
 
 
-def _decide(claim: Claim, analysis: Analysis, judged: str) -> Ruling:
-    sign, limit = analysis.question.sign, claim.threshold
+def _decide(claim: Claim, analysis: Analysis, effects: Mapping[str, Comparison | Trend], judged: str | None) -> Ruling:
+    """Decide by the intervals of all effects: one for each compared run, or the trend."""
+    sign, limit, is_trend = analysis.question.sign, claim.threshold, claim.kind == "trend"
     if analysis.report.is_saturated:
         return Ruling("inconclusive", [_explain_saturation(analysis)], judged=judged)
-    bounds = {one.run: orient(one.low, one.high, sign) for one in analysis.comparisons}
-    if None in bounds.values():
+    found = {name: orient(one.low, one.high, sign) for name, one in effects.items()}
+    bounds = {name: ends for name, ends in found.items() if ends is not None}
+    if len(bounds) < len(found):
         return Ruling("inconclusive", [_NO_INTERVAL], judged=judged)
+    runs = [run.name for run in analysis.evidence.runs]
+    lacking = {name: _find_lacks(analysis, runs if is_trend else [name]) for name in bounds}
     # If validation selected a run, it alone is tested, at the full error rate.
-    tested = [name for name in bounds if analysis.preferred in (None, name)]
-    if cleared := [name for name in tested if (ends := bounds[name]) is not None and ends[0] > limit]:
-        lacking = {name: _find_lacks(analysis, [name]) for name in cleared}
+    if cleared := [name for name in bounds if analysis.preferred in (None, name) and bounds[name][0] > limit]:
         whole = [name for name in cleared if not lacking[name]]
         best = _favourite(analysis, whole or cleared) or cleared[0]
         verdict: Verdict = "supported" if whole else "promising_unconfirmed"
-        return Ruling(verdict, lacking[best], judged=best, cleared=whole or cleared)
-    if all(ends is not None and ends[1] < limit for ends in bounds.values()):
-        doubts = _doubts_about_refuting(analysis)
+        return Ruling(verdict, lacking[best], judged=None if is_trend else best, cleared=whole or cleared)
+    if all(ends[1] < limit for ends in bounds.values()):
+        doubts = lacking[judged or ""] if is_trend else _doubts_about_refuting(analysis)
         return Ruling("inconclusive" if doubts else "refuted", doubts, judged=judged)
-    reasons = [_UNDECIDED, *_find_lacks(analysis, [judged])]
-    return Ruling("inconclusive", reasons, judged=judged)
-
-
-def _decide_trend(claim: Claim, analysis: Analysis, found: Trend | None) -> Ruling:
-    if found is None:
-        return Ruling("inconclusive", [f"the scored runs do not differ in `{claim.axis}`, so there is no trend to see"])
-    if analysis.report.is_saturated:
-        return Ruling("inconclusive", [_explain_saturation(analysis)])
-    bounds = orient(found.low, found.high, analysis.question.sign)
-    if bounds is None:
-        return Ruling("inconclusive", [_NO_INTERVAL])
-    lacking = _find_lacks(analysis, [run.name for run in analysis.evidence.runs])
-    if bounds[0] > claim.min_effect:
-        return Ruling("promising_unconfirmed" if lacking else "supported", lacking)
-    if bounds[1] < claim.min_effect:
-        return Ruling("inconclusive" if lacking else "refuted", lacking)
-    return Ruling("inconclusive", [_UNDECIDED, *lacking])
+    return Ruling("inconclusive", [_UNDECIDED, *lacking[judged or ""]], judged=judged)
 
 
 def orient(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
