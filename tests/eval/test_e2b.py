@@ -185,7 +185,7 @@ async def test_a_sandbox_that_cannot_be_ended_does_not_change_the_verdict(
 ) -> None:
     cloud.fails["kill"] = SandboxException("gone")
     assert (await judged()).reward == 1.0
-    assert "could not be ended: gone" in caplog.text
+    assert "could not be stopped: gone" in caplog.text
 
 
 async def test_a_dockerfile_is_built_once_however_many_ask(cloud: Cloud) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evsys_sdk.errors import MISSING, ConfigError
 from evsys_sdk.eval.answers.answer import find_json, strict_loads
-from evsys_sdk.eval.answers.compare import ValueComparison, longest_common, most_pairs
+from evsys_sdk.eval.answers.compare import ValueComparison, count_pairs, longest_common
 from evsys_sdk.eval.verifiers.format_only import JsonShape, faults
 
 from .scoring import reward
@@ -109,7 +109,7 @@ def test_most_pairs_is_the_best_of_all_assignments(found: list[int], wanted: lis
         if any(all(fits(one, other) for one, other in zip(ones, others, strict=True)) for others, ones in choices):
             best = size
             break
-    assert most_pairs(found, wanted, fits) == best
+    assert count_pairs(found, wanted, fits) == best
 
 
 @given(st.lists(st.integers(0, 3), max_size=6), st.lists(st.integers(0, 3), max_size=6))

@@ -192,7 +192,7 @@ def test_the_provider_of_a_well_known_judge_is_known() -> None:
     ):
         assert judge_spec(model) == InferenceSpec(kind=kind, params={"model": model})
     assert judge_spec("stand_in") == InferenceSpec(kind="stand_in")
-    with pytest.raises(EvalError, match=r"it is not known who serves the judge model 'llama'\. Write it as kind:model"):
+    with pytest.raises(EvalError, match=r"the provider of the judge model 'llama' is unknown\. Write it as kind:model"):
         judge_spec("llama")
 
 

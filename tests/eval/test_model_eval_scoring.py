@@ -154,6 +154,6 @@ def test_markdown_shows_scores_toolkits_failures_and_notes() -> None:
     assert text.startswith("# Routing\n\nModel: `m`. 2 rows, 2 attempts each; 0 attempts failed.\n\n| score |")
     assert "| pass@1 | 0.500 ± 0.500 (0.095 to 0.905) | 2 |" in text
     assert "| toolkit | rows | pass@1 | pass@2 |" in text
-    assert "- row 'r0', attempt 1, asked 2 times: OSError: a b | c" in text
+    assert "- row 'r0', attempt 1, tried 2 times: OSError: a b | c" in text
     assert "- and 2 more" in text
     assert text.endswith("## Notes\n\n- careful\n")

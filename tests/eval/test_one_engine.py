@@ -23,7 +23,7 @@ from evsys_sdk.cli.main import main
 from evsys_sdk.config import DataConfig, EvalConfig, ExperimentConfig, Metadata, TransformSpec
 from evsys_sdk.errors import ConfigError, EvsysAuthError
 from evsys_sdk.eval.benchmark import Benchmark, ScoreSettings
-from evsys_sdk.eval.run_eval import RunEvaluator, asks_another_model
+from evsys_sdk.eval.run_eval import RunEvaluator, names_another_model
 from evsys_sdk.experiment.benchmark_plan import benchmark_problems, run_eval_problems
 from evsys_sdk.training.callback import Observers
 
@@ -175,7 +175,7 @@ def test_a_metric_of_targets_is_refused_where_tasks_expect_nothing(capsys: pytes
     ],
 )
 def test_only_a_block_that_names_a_model_means_another_one(inference: dict[str, Any] | None, another: bool) -> None:
-    assert asks_another_model(EvalConfig.model_validate({"inference": inference}).inference) == another
+    assert names_another_model(EvalConfig.model_validate({"inference": inference}).inference) == another
 
 
 # What a result says

@@ -280,7 +280,7 @@ async def test_without_a_sandbox_nothing_is_run() -> None:
 
 
 async def test_a_sandbox_without_python_is_an_error_and_no_zero(place: FolderEnvironment) -> None:
-    with pytest.raises(EvalError, match=r"the tests did not start: 'python9000' ended with 12[67] .*not found"):
+    with pytest.raises(EvalError, match=r"the tests did not start: 'python9000' exited with 12[67] .*not found"):
         await judged(place, ADD, TESTS, python="python9000")
 
 

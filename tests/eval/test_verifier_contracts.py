@@ -229,7 +229,7 @@ def test_an_unknown_name_suggests_the_closest() -> None:
         (
             type("Odd", (), {"verify": lambda self, *, nonsense: 1.0}),
             {},
-            "needs 'nonsense'.*It can ask for: prompt, com",
+            "needs 'nonsense'.*Known inputs: prompt, com",
         ),
     ],
 )

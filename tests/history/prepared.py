@@ -214,7 +214,7 @@ def score(run_dir: Path, plan: Prepared, share: float, seed: int, step: int) -> 
     path = RunFiles(run_dir).predictions(slug(f"val-{plan.benchmark}"), step)
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = PredictionJournal.open(path, {"model": f"step {step}"})
-    journal.settle(answers)
+    journal.rewrite(answers)
     journal.close()
     record = EvalRecord(plan.benchmark or "", "val", step, result.flat_metrics)
     ScoreLog(run_dir).add(record, result)

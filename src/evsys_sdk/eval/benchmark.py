@@ -80,16 +80,16 @@ class ScoreSettings:
 
     def metric_problems(self, tasks: Sequence[HarborTask]) -> list[tuple[int, str, str]]:
         """Metrics that cannot be computed for these tasks, whatever the answers: place, reason and remedy."""
-        found: list[tuple[int, str, str]] = []
+        problems: list[tuple[int, str, str]] = []
         for at, metric in enumerate(map(build_metric, self.metrics)):
             if metric.k > self.samples:
                 reason = f"{metric.name} needs at least {metric.k} attempts at each task, and samples is {self.samples}"
-                found.append((at, reason, f"Set samples: {metric.k}."))
+                problems.append((at, reason, f"Set samples: {metric.k}."))
             without = [task.task_id for task in tasks if getattr(task.verifier, "expected", None) is None]
             if "targets" in metric.inputs and without:
                 missing = f"{metric.name} compares answers with what is expected, and task '{without[0]}' expects none"
-                found.append((at, missing, "Report a metric of rewards, such as pass@1."))
-        return found
+                problems.append((at, missing, "Report a metric of rewards, such as pass@1."))
+        return problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,8 @@ class Benchmark:
             pulled = workspace.pull_benchmark(
                 id=id, path=path if id is None else None, name=name if id is None and path is None else None
             )
-        found = cls.of(apply_transforms(pulled.rows(), steps), name=name or pulled.name)
-        return replace(found, id=pulled.id)
+        benchmark = cls.of(apply_transforms(pulled.rows(), steps), name=name or pulled.name)
+        return replace(benchmark, id=pulled.id)
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any] | HarborTask], *, name: str) -> Self:
@@ -174,13 +174,13 @@ class Benchmark:
         subject = as_scored_model(model)
         began = time.perf_counter()
         running = engine or open_engine(settings.engine, settings.limits)
-        kept = PredictionJournal.open(journal, {"model": subject.ref, **settings.identity})
+        stored = PredictionJournal.open(journal, {"model": subject.ref, **settings.identity})
         try:
-            predictions = await _attempt_all(tasks, subject, settings, running, kept, progress, pace)
+            predictions = await _attempt_all(tasks, subject, settings, running, stored, progress, pace)
             if settings.rejudge is not None:
-                kept.settle(predictions)
+                stored.rewrite(predictions)
         finally:
-            kept.close()
+            stored.close()
             if engine is None:
                 running.close()
         result = EvalResult(
@@ -197,13 +197,13 @@ class Benchmark:
 
 def _find_clusters(tasks: Sequence[HarborTask], key: str | None) -> dict[str, str]:
     """The cluster of each task; tasks with the same question and verifier are one cluster."""
-    found = {task.task_id: task.metadata.get(key or "cluster") for task in tasks}
-    alone = [task for task in tasks if found[task.task_id] is None]
+    clusters = {task.task_id: task.metadata.get(key or "cluster") for task in tasks}
+    alone = [task for task in tasks if clusters[task.task_id] is None]
     first: dict[str, str] = {}
     same = {task.task_id: first.setdefault(duplicate_key(task), task.task_id) for task in alone}
     repeated = {name for name, times in Counter(same.values()).items() if times > 1}
-    found |= {name: f"the same as {other}" for name, other in same.items() if other in repeated}
-    return {name: str(cluster) for name, cluster in found.items() if cluster is not None}
+    clusters |= {name: f"the same as {other}" for name, other in same.items() if other in repeated}
+    return {name: str(cluster) for name, cluster in clusters.items() if cluster is not None}
 
 
 async def _attempt_all(
@@ -218,10 +218,10 @@ async def _attempt_all(
     """Every sample of every task in task order; finished samples come from the journal."""
     pairs = [(task, sample) for task in tasks for sample in range(settings.samples)]
     ids = {task.task_id: task_id(task, judged=settings.rejudge is None) for task in tasks}
-    found: dict[tuple[str, int], Prediction] = {}
+    finished: dict[tuple[str, int], Prediction] = {}
     for task, sample in pairs:
-        if (kept := journal.find(task.task_id, ids[task.task_id], sample)) is not None:
-            found[task.task_id, sample] = settings.rejudge(task, kept) if settings.rejudge else kept
+        if (stored := journal.find(task.task_id, ids[task.task_id], sample)) is not None:
+            finished[task.task_id, sample] = settings.rejudge(task, stored) if settings.rejudge else stored
 
     async def attempt(task: HarborTask, sample: int) -> None:
         policy = model.policy(settings.sampling, task.task_id, sample)
@@ -235,14 +235,14 @@ async def _attempt_all(
             raise refusals[0]
         prediction = Prediction.of(rollout, ids[task.task_id])
         journal.append(prediction)
-        found[task.task_id, sample] = prediction
+        finished[task.task_id, sample] = prediction
         report()
 
     def report() -> None:
         if progress is not None:
-            progress(len(found), len(pairs))
+            progress(len(finished), len(pairs))
 
-    missing = [(task, sample) for task, sample in pairs if (task.task_id, sample) not in found]
+    missing = [(task, sample) for task, sample in pairs if (task.task_id, sample) not in finished]
     report()
     suite = find_suite(tasks)
     if suite is not None and missing:
@@ -252,16 +252,16 @@ async def _attempt_all(
         run = await suite.run_tasks(model, settings.sampling, unfinished, samples=samples, limits=limits, folder=logs)
         for prediction in run.predictions:
             key = prediction.task_id, prediction.sample
-            if prediction.task_id in ids and key not in found:
-                found[key] = replace(prediction, task=ids[prediction.task_id])
-                journal.append(found[key])
+            if prediction.task_id in ids and key not in finished:
+                finished[key] = replace(prediction, task=ids[prediction.task_id])
+                journal.append(finished[key])
         lost = "it is not in the log of the run"
         none = {(task.task_id, at): Prediction(task.task_id, at, "infra", None, error=lost) for task, at in missing}
-        found = none | found
+        finished = none | finished
         report()
     else:
         await asyncio.gather(*(attempt(task, sample) for task, sample in missing))
-    return [found[task.task_id, sample] for task, sample in pairs]
+    return [finished[task.task_id, sample] for task, sample in pairs]
 
 
 # The rollout engines that `engine` can name.
@@ -274,8 +274,8 @@ def check_engine(name: str, *, path: str = "engine") -> None:
     """Refuse an engine that does not exist, before anything is spent."""
     if name not in ENGINES:
         guess = closest(name, ENGINES)
-        known = ", ".join(ENGINES)
-        hint = f"Did you mean '{guess}'?" if guess else f"This version has: {known}."
+        names = ", ".join(ENGINES)
+        hint = f"Did you mean '{guess}'?" if guess else f"This version has: {names}."
         raise ConfigError(Problem(f"there is no rollout engine '{name}'", path=path, hint=hint))
     if name == "harbor":
         from ..rollouts.harbor.engine import require_harbor

@@ -132,25 +132,25 @@ class ForeignSuite[P: ForeignParams](BaseVerifier[P]):
 
 def find_suite(tasks: Sequence[HarborTask]) -> ForeignSuite[Any] | None:
     """The program that runs these tasks; None for tasks of our own engine."""
-    known = {name for name in {_source_of(task) for task in tasks} if _owns_loop(name)}
-    owned = [task.verifier for task in tasks if _source_of(task) in known]
+    names = {name for name in {_source_of(task) for task in tasks} if _runs_tasks(name)}
+    verifiers = [task.verifier for task in tasks if _source_of(task) in names]
     params = [
         {key: value for key, value in verifier.params.items() if key != "content"}
-        for verifier in owned
+        for verifier in verifiers
         if isinstance(verifier, InProcessVerifier)
     ]
     if not params:
         return None
-    if len(known) > 1 or len(params) < len(tasks) or any(other != params[0] for other in params):
+    if len(names) > 1 or len(params) < len(tasks) or any(other != params[0] for other in params):
         raise DataError("the tasks belong to several programs. Make an entry of metadata.benchmark for each of them.")
-    return get_verifier(known.pop())(**params[0])
+    return get_verifier(names.pop())(**params[0])
 
 
 def _source_of(task: HarborTask) -> str:
     return task.verifier.fn_name if isinstance(task.verifier, InProcessVerifier) else ""
 
 
-def _owns_loop(name: str) -> bool:
+def _runs_tasks(name: str) -> bool:
     return name in registry("verifier") and hasattr(get_verifier(name), "run_tasks")
 
 
@@ -240,8 +240,8 @@ def _reward(sample: Mapping[str, Any], value: Any, scorer: str, key: str) -> flo
     if is_object(value):
         values: dict[str, Any] = value
         if key not in values:
-            known = f"'{scorer}' gives {', '.join(values)}. Name one as '{scorer}/{next(iter(values), 'KEY')}'."
-            raise DataError(f"sample '{sample['id']}': {known}")
+            choices = f"'{scorer}' gives {', '.join(values)}. Name one as '{scorer}/{next(iter(values), 'KEY')}'."
+            raise DataError(f"sample '{sample['id']}': {choices}")
         score = values[key]
     if isinstance(score, str):
         words = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}

@@ -23,14 +23,14 @@ def policy_api() -> Any:
 
         def __init__(self, model_name: str, *, ask: Ask, **options: Any) -> None:
             super().__init__(model_name, **options)  # pyright: ignore[reportUnknownMemberType]
-            self._ask = ask
+            self._request = ask
 
         async def generate(self, input: list[Any], tools: list[Any], tool_choice: Any, config: Any) -> Any:
             if isinstance(tool_choice, str) and tool_choice == "none":
                 tools = []
             elif tool_choice not in ("auto", None):
                 raise RuntimeError(f"tool_choice {tool_choice!r} is not supported: the model chooses. Use 'auto'.")
-            answer = await self._ask(
+            answer = await self._request(
                 {
                     "messages": [read_message(message) for message in input],
                     "tools": [_tool(tool) for tool in tools],

@@ -74,15 +74,15 @@ class BuiltMetric:
 
     def __call__(self, tasks: Sequence[TaskSamples]) -> MetricValue:
         """The score of `tasks` with its standard error; failed samples are excluded."""
-        kept, n_missing = drop_failed(tasks, f"metric '{self.name}'")
-        value = self._value(kept)
-        n_samples = sum(len(task.samples) for task in kept)
+        complete, n_missing = drop_failed(tasks, f"metric '{self.name}'")
+        value = self._value(complete)
+        n_samples = sum(len(task.samples) for task in complete)
         # If the score is the mean of per-task scores, they give the standard error. Any other statistic, such as a
         # ratio, needs the jackknife.
-        per_task = self._each_alone(kept)
+        per_task = self._score_each(complete)
         if per_task is not None and math.isclose(statistics.fmean(per_task), value, rel_tol=1e-9, abs_tol=1e-12):
             return replace(MetricValue.of(per_task, n_samples=n_samples, n_missing=n_missing), value=value)
-        return MetricValue(value, jackknife_stderr(self._value, kept), len(kept), n_samples, n_missing)
+        return MetricValue(value, jackknife_stderr(self._value, complete), len(complete), n_samples, n_missing)
 
     def _value(self, tasks: Sequence[TaskSamples]) -> float:
         try:
@@ -95,7 +95,7 @@ class BuiltMetric:
             raise EvalError(f"metric '{self.name}' returned {value}. A metric returns a finite number.")
         return value
 
-    def _each_alone(self, tasks: Sequence[TaskSamples]) -> list[float] | None:
+    def _score_each(self, tasks: Sequence[TaskSamples]) -> list[float] | None:
         """The score of each task alone; None if the metric is undefined for some task."""
         try:
             return [self._value([task]) for task in tasks]
@@ -122,10 +122,10 @@ type _Compute = Callable[[Sequence[TaskSamples]], float]
 
 def _by_signature(name: str, compute: Callable[..., Any]) -> tuple[_Compute, frozenset[str]]:
     parameters = list(inspect.signature(compute).parameters.values())
-    wanted = [parameter.name for parameter in parameters if parameter.name in _INPUTS]
+    inputs = [parameter.name for parameter in parameters if parameter.name in _INPUTS]
     kinds = {parameter.kind for parameter in parameters}
     if any(parameter.name in ("predictions", "targets") for parameter in parameters) or kinds <= _KEYWORD_ONLY:
-        wanted = wanted or ["predictions", "targets"]
+        inputs = inputs or ["predictions", "targets"]
         unknown = [
             parameter.name for parameter in parameters if _is_required(parameter) and parameter.name not in _INPUTS
         ]
@@ -133,7 +133,7 @@ def _by_signature(name: str, compute: Callable[..., Any]) -> tuple[_Compute, fro
             raise EvalError(
                 f"metric '{name}': compute has an unknown parameter '{unknown[0]}'. Known: {', '.join(_INPUTS)}."
             )
-        return lambda tasks: compute(**{key: _INPUTS[key](tasks) for key in wanted}), frozenset(wanted)
+        return lambda tasks: compute(**{key: _INPUTS[key](tasks) for key in inputs}), frozenset(inputs)
     return lambda tasks: compute(task_rewards(tasks)), frozenset({"task_rewards"})
 
 

@@ -35,7 +35,7 @@ class Pace:
     """Seconds during which attempts ran, up to `_since`."""
     _since: float = 0.0
     _active: int = 0
-    _together: int = 0
+    _batch_size: int = 0
     """Attempts started since the last pause."""
 
     @property
@@ -43,7 +43,7 @@ class Pace:
         """Seconds until another attempt may start."""
         if self.released.is_set() or self._began is None:
             return 0.0
-        if self._active and self._together < self.at_once:
+        if self._active and self._batch_size < self.at_once:
             return 0.0  # the attempts of a batch share one pause after it
         now = self.clock()
         worked = self._worked + (now - self._since if self._active else 0.0)
@@ -60,8 +60,8 @@ class Pace:
             now = self.clock()
             self._began = now if self._began is None else self._began
             if not self._active:
-                self._since, self._together = now, 0
-            self._active, self._together = self._active + 1, self._together + 1
+                self._since, self._batch_size = now, 0
+            self._active, self._batch_size = self._active + 1, self._batch_size + 1
         return self
 
     async def __aexit__(self, *_: object) -> None:

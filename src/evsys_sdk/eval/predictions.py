@@ -83,12 +83,10 @@ class Prediction:
     @property
     def shown(self) -> dict[str, Any]:
         """The reproducible fields, which the record of a run keeps."""
-        kept = {"task_id": self.task_id, "sample": self.sample, "status": self.status, "reward": self.reward}
-        kept |= {"prediction": self.text, "info": self.info, "turns": self.turns, "tokens": self.tokens}
+        row = {"task_id": self.task_id, "sample": self.sample, "status": self.status, "reward": self.reward}
+        row |= {"prediction": self.text, "info": self.info, "turns": self.turns, "tokens": self.tokens}
         return (
-            kept
-            | ({"error": self.error} if self.error else {})
-            | ({"messages": self.messages} if self.messages else {})
+            row | ({"error": self.error} if self.error else {}) | ({"messages": self.messages} if self.messages else {})
         )
 
 
@@ -116,7 +114,7 @@ class PredictionJournal:
             if path.stat().st_size == 0:
                 journal._file.append(journal.header)
         except (OSError, DataError) as error:
-            raise EvalError(f"{path}: predictions cannot be kept there: {error}. Choose another folder.") from error
+            raise EvalError(f"{path}: predictions cannot be stored there: {error}. Choose another folder.") from error
         return journal
 
     def find(self, name: str, task: str, sample: int) -> Prediction | None:
@@ -125,17 +123,17 @@ class PredictionJournal:
 
     def append(self, prediction: Prediction) -> None:
         """Add one prediction; a failed one is recorded and will be repeated."""
-        self._remember(prediction)
+        self._add_finished(prediction)
         if self._file is not None:
             self._file.append(asdict(prediction))
 
-    def settle(self, predictions: Iterable[Prediction]) -> None:
+    def rewrite(self, predictions: Iterable[Prediction]) -> None:
         """Rewrite the file: predictions that a later scoring can use, then these in their order."""
         if self.path is None:
             return
-        ordered = {(one.task_id, one.task, one.sample): one for one in predictions}
-        others = [one for key, one in self._finished.items() if key not in ordered]
-        lines = [self.header, *(asdict(one) for one in (*others, *ordered.values()))]
+        ordered = {(prediction.task_id, prediction.task, prediction.sample): prediction for prediction in predictions}
+        others = [prediction for key, prediction in self._finished.items() if key not in ordered]
+        lines = [self.header, *(asdict(prediction) for prediction in (*others, *ordered.values()))]
         # Last: nothing can be appended afterwards, because the open file is the old one.
         with atomic_write(self.path) as file:
             file.writelines(encode_line(line, str(self.path)) for line in lines)
@@ -146,7 +144,7 @@ class PredictionJournal:
             self._file.close()
             self._file = None
 
-    def _remember(self, prediction: Prediction) -> None:
+    def _add_finished(self, prediction: Prediction) -> None:
         if not prediction.failed:
             self._finished[prediction.task_id, prediction.task, prediction.sample] = prediction
 
@@ -158,9 +156,9 @@ class PredictionJournal:
         for record in lines:
             prediction = _read_prediction(record)
             if prediction is None:
-                get_logger(__name__).warning("%s: a line is no prediction; its task is repeated: %s", path, record)
+                get_logger(__name__).warning("%s: a line is not a prediction; its task is repeated: %s", path, record)
             else:
-                self._remember(prediction)
+                self._add_finished(prediction)
         return True
 
 
@@ -177,7 +175,7 @@ def _read_prediction(record: Mapping[str, Any]) -> Prediction | None:
 def _rename_existing(path: Path) -> None:
     """Rename the journal of another scoring; its samples may have been expensive."""
     number = 1
-    while (aside := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+    while (renamed := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
         number += 1
-    path.rename(aside)
-    get_logger(__name__).info("%s belongs to another scoring and is now %s", path, aside.name)
+    path.rename(renamed)
+    get_logger(__name__).info("%s belongs to another scoring and is now %s", path, renamed.name)

@@ -45,8 +45,8 @@ def task_of(
     *context, last = messages
     if set(last) != {"role", "content"} or last["role"] != "user":  # for example a tool result: keep it in the context
         return HarborTask(task_id, "", verifier, {**metadata, "context_messages": list(messages)}, list(tools))
-    shown = {"context_messages": context} if context else {}
-    return HarborTask(task_id, last["content"], verifier, {**metadata, **shown}, list(tools))
+    history = {"context_messages": context} if context else {}
+    return HarborTask(task_id, last["content"], verifier, {**metadata, **history}, list(tools))
 
 
 def target_of(task: HarborTask) -> str:

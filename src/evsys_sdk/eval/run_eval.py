@@ -36,14 +36,14 @@ ROOM_FOR_ANSWER = 256
 _LONGEST_S = 24 * 3600.0
 _OWN_MODEL = ("mock", "local", "tinker")
 """Clients that can sample the trained weights."""
-_NAMES_A_MODEL = ("model", "checkpoint")
+_MODEL_PARAMS = ("model", "checkpoint")
 
 
-def asks_another_model(inference: InferenceSpec | None) -> bool:
+def names_another_model(inference: InferenceSpec | None) -> bool:
     """Whether a block names another model than the trained one."""
     if inference is None:
         return False
-    return inference.kind not in _OWN_MODEL or any(inference.params.get(name) for name in _NAMES_A_MODEL)
+    return inference.kind not in _OWN_MODEL or any(inference.params.get(name) for name in _MODEL_PARAMS)
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class RunEvaluator:
         return "; ".join(self.failures.values()) or None
 
     @property
-    def wanted(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether the run itself is scored; the stages of a continual run are scored in any case."""
         return self.scores_stages and (self.config.eval_data is not None or bool(self.train_rows))
 
@@ -92,8 +92,8 @@ class RunEvaluator:
     @property
     def selection_metric(self) -> str | None:
         """The metric that may select a checkpoint; never one of training rows or of another model."""
-        another = asks_another_model(self.config.inference)
-        return self.keys[0] if self.wanted and self.config.eval_data and not another else None
+        another = names_another_model(self.config.inference)
+        return self.keys[0] if self.is_enabled and self.config.eval_data and not another else None
 
     async def __call__(self, step: int) -> Mapping[str, float]:
         """Score a frozen copy of the weights after `step`."""
@@ -151,7 +151,7 @@ class RunEvaluator:
 
     async def _model(self, step: int) -> ScoredModel:
         inference = self.config.inference
-        if inference is not None and asks_another_model(inference):
+        if inference is not None and names_another_model(inference):
             return as_scored_model(open_client(inference.kind, inference.params, path="eval.inference.params"))
         assert self.client is not None
         assert self.renderer is not None
@@ -181,9 +181,9 @@ def _choose_sampling(inference: InferenceSpec | None, *, room: int) -> Sampling:
 
 
 def _show(tasks: Sequence[HarborTask], result: EvalResult) -> list[dict[str, Any]]:
-    known = {task.task_id: task for task in tasks}
+    by_id = {task.task_id: task for task in tasks}
     return [
-        {"prompt": opening(known[one.task_id]), "target": getattr(known[one.task_id].verifier, "expected", None)}
-        | one.shown
-        for one in result.predictions
+        {"prompt": opening(by_id[answer.task_id]), "target": getattr(by_id[answer.task_id].verifier, "expected", None)}
+        | answer.shown
+        for answer in result.predictions
     ]

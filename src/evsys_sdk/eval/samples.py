@@ -61,13 +61,13 @@ def _reward(task: TaskSamples, at: int) -> float:
 
 def predictions(tasks: Sequence[TaskSamples]) -> list[str]:
     """One text per sample."""
-    found: list[str] = []
+    texts: list[str] = []
     for task in tasks:
         for at, sample in enumerate(task.samples):
             if sample.prediction is None:
                 raise EvalError(f"sample {at} of task '{task.task_id}' has no prediction to compare.")
-            found.append(sample.prediction)
-    return found
+            texts.append(sample.prediction)
+    return texts
 
 
 def targets(tasks: Sequence[TaskSamples]) -> list[Any]:
@@ -95,8 +95,8 @@ def drop_failed(tasks: Sequence[TaskSamples], place: str) -> tuple[list[TaskSamp
     repeated = [task_id for task_id, times in Counter(task.task_id for task in tasks).items() if times > 1]
     if repeated:
         raise EvalError(f"{place}: task {show(repeated[0])} occurs twice. Put all of its samples together.")
-    kept = [replace(task, samples=[sample for sample in task.samples if not sample.failed]) for task in tasks]
-    empty = [task.task_id for task in kept if not task.samples]
+    complete = [replace(task, samples=[sample for sample in task.samples if not sample.failed]) for task in tasks]
+    empty = [task.task_id for task in complete if not task.samples]
     if empty:
         raise EvalError(f"{place}: {len(empty)} tasks have no samples, the first one is {show(empty[0])}.")
-    return kept, sum(len(task.samples) for task in tasks) - sum(len(task.samples) for task in kept)
+    return complete, sum(len(task.samples) for task in tasks) - sum(len(task.samples) for task in complete)

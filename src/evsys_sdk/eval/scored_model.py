@@ -33,7 +33,7 @@ class Sampling:
     """Stop sequences; by default the model's end of turn."""
 
 
-type AskAgain = Callable[[str, Callable[[], Awaitable[list[Completion]]]], Awaitable[list[Completion]]]
+type RetryRequest = Callable[[str, Callable[[], Awaitable[list[Completion]]]], Awaitable[list[Completion]]]
 """Calls a model and retries transient errors; the text names task and sample."""
 
 
@@ -73,7 +73,7 @@ class ClientModel:
 
     client: ChatClient
     ref: str
-    ask_again: AskAgain | None = None
+    retry: RetryRequest | None = None
     refusals: list[Exception] = field(default_factory=list[Exception])
     """Errors that every further request would meet, such as refused credentials; the first one ends the scoring."""
 
@@ -107,8 +107,8 @@ class _ClientPolicy:
         if self.model.refusals:  # queued attempts send no request
             raise self.model.refusals[0]
         try:
-            ask_again = self.model.ask_again
-            [completion] = await (complete() if ask_again is None else ask_again(self.what, complete))
+            retry = self.model.retry
+            [completion] = await (complete() if retry is None else retry(self.what, complete))
         except (EvsysAuthError, MissingExtraError) as error:
             self.model.refusals.append(error)
             raise
@@ -161,7 +161,9 @@ _SPELLINGS = {
 """Name of an option of the command line -> names of the param in clients."""
 
 
-def client_params(kind: str, given: Mapping[str, str | None], extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def client_params(
+    kind: str, options: Mapping[str, str | None], extra: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Translate options of the command line to the params of a client.
 
     Weights that the client cannot load are refused. A model name that it does not take is only a label.
@@ -169,16 +171,16 @@ def client_params(kind: str, given: Mapping[str, str | None], extra: Mapping[str
     takes = _param_names(get_inference(kind))
     params = dict(extra or {})
     chosen: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in options.items():
         if value is None:
             continue
         flag = f"--{name.replace('_', '-')}"
-        known = [spelling for spelling in _SPELLINGS[name] if takes is None or spelling in takes]
-        if known and known[0] in chosen:
-            message = f"'{kind}' loads one set of weights, and {chosen[known[0]]} already names one"
+        accepted = [spelling for spelling in _SPELLINGS[name] if takes is None or spelling in takes]
+        if accepted and accepted[0] in chosen:
+            message = f"'{kind}' loads one set of weights, and {chosen[accepted[0]]} already names one"
             raise ConfigError(Problem(message, path=flag, value=value, hint="Keep one of the two."))
-        if known:
-            params[known[0]], chosen[known[0]] = value, flag
+        if accepted:
+            params[accepted[0]], chosen[accepted[0]] = value, flag
         elif name != "model_name":
             hint = f"Leave it out; '{kind}' takes: {', '.join(takes or ()) or 'no params'}."
             raise ConfigError(

@@ -81,7 +81,7 @@ class EvalResult:
     @property
     def note(self) -> str | None:
         """One sentence on why the scores may mislead: saturation or truncated answers."""
-        cut_off = sum(one.status == "truncated" for one in self.predictions) / max(len(self.predictions), 1)
+        cut_off = sum(each.status == "truncated" for each in self.predictions) / max(len(self.predictions), 1)
         remark = (
             f"{cut_off:.0%} of the answers to '{self.benchmark}' are cut off: raise max_tokens, or train for longer"
             if cut_off >= 0.5
@@ -89,7 +89,7 @@ class EvalResult:
         )
         if self.saturated is None:
             return f"{remark}." if remark else None
-        first = next(prediction for prediction in self.predictions if not prediction.failed)
+        first = next(each for each in self.predictions if not each.failed)
         fact = f"every answer to the {self.n_tasks} tasks of '{self.benchmark}' scores {self.saturated:g}"
         remedy = "Harder tasks would tell models apart."
         if not self.saturated:
@@ -143,7 +143,7 @@ class EvalResult:
         """The JSON form, without predictions."""
         scores = {name: score.to_dict() for name, score in self.metrics.items()}
         groups = {
-            key: {value: {name: score.to_dict() for name, score in found.items()} for value, found in by_value.items()}
+            key: {value: {name: score.to_dict() for name, score in group.items()} for value, group in by_value.items()}
             for key, by_value in self.breakdown.items()
         }
         return {
@@ -178,8 +178,8 @@ def task_samples(predictions: Sequence[Prediction], tasks: Mapping[str, HarborTa
                 tokens=prediction.tokens,
             )
         )
-    known = tasks or {}
-    return [_task_samples(task_id, samples, known.get(task_id)) for task_id, samples in groups.items()]
+    by_id = tasks or {}
+    return [_task_samples(task_id, samples, by_id.get(task_id)) for task_id, samples in groups.items()]
 
 
 def _task_samples(task_id: str, samples: Sequence[ScoredSample], task: HarborTask | None) -> TaskSamples:

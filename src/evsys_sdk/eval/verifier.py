@@ -1,6 +1,6 @@
 """Verifiers: one completion in, one reward out. The reward trains in RL and is the score in evaluation.
 
-Your own verifier is a function or a class, sync or async; the second half of this page tells the shapes apart.
+A custom verifier is a function or a class, sync or async; the second half of this module lists the accepted signatures.
 
     @register_verifier("near")
     def near(completion, expected, *, tolerance=0.1):
@@ -9,8 +9,8 @@ Your own verifier is a function or a class, sync or async; the second half of th
     verifier = build_verifier(InProcessVerifier("near", expected=3.14, params={"tolerance": 0.01}))
     result = await verifier(VerifierInput(prompt="What is pi?", completion="3.1416"))
 
-A verifier that raises, or that returns anything but a finite number, is an error: what could not be scored must never
-look like a bad answer. Whatever the reward, `VerificationResult.info` says why.
+A verifier that raises, or that returns anything but a finite number, is an error: a sample that could not be scored
+must never look like a bad answer. `VerificationResult.info` explains the reward.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ if TYPE_CHECKING:
 
 
 type Retry = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Runs an attempt at something remote, again if it fails for the moment, and gives back what it returned."""
+"""Runs a remote call, retries transient failures, and returns the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierInput:
-    """Everything a verifier may ask for."""
+    """The input of a verifier."""
 
     prompt: str
     completion: str
     """The text of the last answer."""
     messages: list[Message] = field(default_factory=list[Message])
-    """The whole conversation, for verifiers that look at more than its last answer."""
+    """The whole conversation, for verifiers that read more than the last answer."""
     expected: Any = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     task: HarborTask | None = None
     environment: Environment | None = None
-    """Where the policy has worked, still running."""
+    """The environment of the rollout, still running."""
 
 
 class BaseVerifier[C: Strict]:
-    """Keeps the validated params as `cfg`; a subclass implements `verify` and asks by name for what it needs."""
+    """Keeps the validated params as `cfg`; a subclass implements `verify` with parameters of `INPUT_FIELDS`."""
 
     name: ClassVar[str]
     Config: ClassVar[type[Strict]]
@@ -71,34 +71,34 @@ class BaseVerifier[C: Strict]:
         self.cfg: C = self.Config(**params)  # pyright: ignore[reportAttributeAccessIssue]  # Config is C by convention
 
     def __init_subclass__(cls) -> None:
-        """Let `verify` be called as documented, by `prompt`, `completion` and `target`, whatever of it it asks for."""
+        """Let `verify` be called with `prompt`, `completion` and `target`, even if it takes fewer parameters."""
         super().__init_subclass__()
         if "verify" in cls.__dict__:
-            cls.verify = _take_documented(cls.__dict__["verify"])  # pyright: ignore[reportAttributeAccessIssue]
+            cls.verify = _accept_documented(cls.__dict__["verify"])  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltVerifier:
-    """A verifier that is ready to score: found, given its params, and called as its signature wants."""
+    """A verifier with its params, callable on an input."""
 
     name: str
     call: Call
     params: Mapping[str, Any]
     expected: Any = MISSING
-    """What a task's own spec expects; without one, the input says."""
+    """The expected answer of the task's spec; without one, that of the input."""
 
-    async def __call__(self, given: VerifierInput) -> VerificationResult:
+    async def __call__(self, request: VerifierInput) -> VerificationResult:
         """The reward, or an error that names the verifier and the task."""
-        expected = given.expected if self.expected is MISSING else self.expected
-        given = replace(given, params=self.params, expected=expected)
-        place = f"verifier '{self.name}'" + (f" on task '{given.task.task_id}'" if given.task else "")
+        expected = request.expected if self.expected is MISSING else self.expected
+        request = replace(request, params=self.params, expected=expected)
+        place = f"verifier '{self.name}'" + (f" on task '{request.task.task_id}'" if request.task else "")
         try:
-            answer = self.call(given)
+            answer = self.call(request)
             if inspect.isawaitable(answer):
                 answer = await answer
         except EvalError as error:
             raise EvalError(f"{place}: {error}") from error
-        except EvsysError:  # refused credentials and the like: no fault of the verifier, and not to be told as one
+        except EvsysError:  # e.g. refused credentials, which are not an error of the verifier
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -106,24 +106,26 @@ class BuiltVerifier:
         return _as_result(answer, place)
 
 
-def _take_documented(verify: Callable[..., Any]) -> Callable[..., Any]:
-    """`verify` with what it did not ask for dropped, and what a caller by hand cannot know filled in."""
+def _accept_documented(verify: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `verify`: drop arguments that it does not take, and fill in defaults for missing ones."""
     absent: dict[str, Any] = {"messages": [], "target": None, "task": None, "environment": None}
     absent |= {"retry": call_with_retry_async}
-    asked = [name for name in inspect.signature(verify).parameters if name != "self"]
+    parameters = [name for name in inspect.signature(verify).parameters if name != "self"]
 
     @wraps(verify)
-    def take(self: Any, **given: Any) -> Any:
-        if unknown := set(given) - {*asked, "prompt", "completion", "target"}:
-            raise TypeError(f"verify() takes no '{min(unknown)}'; it takes prompt, completion, target and {asked}.")
-        found = verify(self, **{name: given.get(name, absent.get(name)) for name in asked})
-        return run_blocking(lambda: found) if inspect.iscoroutine(found) and not _in_event_loop() else found
+    def take(self: Any, **arguments: Any) -> Any:
+        if unknown := set(arguments) - {*parameters, "prompt", "completion", "target"}:
+            raise TypeError(
+                f"verify() takes no '{min(unknown)}'; it takes prompt, completion, target and {parameters}."
+            )
+        result = verify(self, **{name: arguments.get(name, absent.get(name)) for name in parameters})
+        return run_blocking(lambda: result) if inspect.iscoroutine(result) and not _in_event_loop() else result
 
     return take
 
 
 def _in_event_loop() -> bool:
-    """Whether the caller can await; a call by hand cannot, and gets the result itself."""
+    """Whether the caller is in an event loop; otherwise the call blocks and returns the result."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -134,7 +136,7 @@ def _in_event_loop() -> bool:
 def build_verifier(
     what: VerifierPayload | VerifierSpec | str, *, retry: Retry = call_with_retry_async
 ) -> BuiltVerifier:
-    """The verifier that a task's spec, a `{kind, params}` block or a name stands for.
+    """The verifier of a task's spec, a `{kind, params}` block or a name.
 
     `retry` wraps every call of a judge's model.
     """
@@ -143,7 +145,7 @@ def build_verifier(
 
 
 def verify_with(*, retry: Retry = call_with_retry_async) -> Verify:
-    """The `verify` of a rollout engine: each rollout is scored by the verifier that its task names."""
+    """The `verify` of a rollout engine: each rollout is scored by the verifier of its task."""
 
     async def verify(task: HarborTask, rollout: Rollout, environment: Environment | None) -> VerificationResult:
         verifier = build_verifier(task.verifier, retry=retry)
@@ -153,13 +155,13 @@ def verify_with(*, retry: Retry = call_with_retry_async) -> Verify:
 
 
 def input_of(task: HarborTask, rollout: Rollout, environment: Environment | None = None) -> VerifierInput:
-    """What a verifier gets of a rollout."""
+    """The verifier input of a rollout."""
     from ..rollouts.rollout import opening
 
     return VerifierInput(
         prompt=text_of(task.instruction),
         completion=rollout.completion,
-        # An agent that was stopped has handed over no conversation, but its turns were recorded.
+        # A stopped agent returned no conversation, but its turns were recorded.
         messages=rollout.messages or [*opening(task), *(turn.message for turn in rollout.turns)],
         expected=getattr(task.verifier, "expected", None),
         task=task,
@@ -168,7 +170,7 @@ def input_of(task: HarborTask, rollout: Rollout, environment: Environment | None
 
 
 def _parts(what: VerifierPayload | VerifierSpec | str) -> tuple[str, Mapping[str, Any], Any]:
-    """Registered name, params, and the expected answer where the spec has one."""
+    """Registered name, params, and the expected answer if the spec has one."""
     match what:
         case InProcessVerifier():
             return what.fn_name, what.params, what.expected
@@ -187,30 +189,29 @@ def _as_result(answer: Any, place: str) -> VerificationResult:
     result = answer if isinstance(answer, VerificationResult) else VerificationResult(answer)
     reward: Any = result.reward
     try:
-        # Numbers of numpy and torch are welcome, text that looks like one is not.
+        # Accepts numbers of numpy and torch, but not text that looks like a number.
         number = float(reward) if isinstance(reward, SupportsFloat) else math.nan
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        wanted = "Return a finite number, or a VerificationResult with one"
-        raise EvalError(f"{place} returned {show(reward)} as the reward. {wanted}.")
+        remedy = "Return a finite number, or a VerificationResult with one"
+        raise EvalError(f"{place} returned {show(reward)} as the reward. {remedy}.")
     return VerificationResult(number, result.info)
 
 
-# How a verifier wants to be called, read from its signature once. Nothing here is scored.
+# The accepted signatures of verifiers, inspected once per verifier.
 #
-#     class with verify(*, prompt, completion, target)   built with its params; asks by name, see ASKABLE
+#     class with verify(*, prompt, completion, target)   built with its params; parameters by name, see INPUT_FIELDS
 #     fn(model_output, expected, params)                  the third parameter receives all params as a dict
 #     fn(completion, expected, **params)                  every param is a keyword
 #     fn(completion, expected, *, tolerance=0.1)          the same, with the params spelled out
-#     fn(*, prompt, completion, target)                   asks by name
+#     fn(*, prompt, completion, target)                   parameters by name
 #
-# A function may also ask by name for things that are not its params: `environment`, `messages`, `prompt`,
-# `task`.
+# A function may also have parameters with the names of input fields: `environment`, `messages`, `prompt`, `task`.
 
 type Call = Callable[[VerifierInput], Any]
 
-ASKABLE: dict[str, str] = {
+INPUT_FIELDS: dict[str, str] = {
     "prompt": "prompt",
     "completion": "completion",
     "model_output": "completion",
@@ -221,7 +222,7 @@ ASKABLE: dict[str, str] = {
     "task": "task",
     "environment": "environment",
 }
-"""What can be asked for by name -> the field of the input that it is."""
+"""Name of a verifier's parameter -> field of the input."""
 
 _DOCUMENTED = ("prompt", "completion", "target")
 _MAPPING_NAMES = ("params", "_params", "_")
@@ -232,9 +233,9 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def prepare(name: str, extension: Extension, params: Mapping[str, Any], *, extras: Mapping[str, Any]) -> Call:
-    """`extension` with its params, as a function of the input; what does not fit together is refused here.
+    """`extension` with its params, as a function of the input; an unsupported signature is refused.
 
-    `extras` are further things that can be asked for by name.
+    `extras` are additional values for parameters of these names.
     """
     what, place = f"verifier '{name}'", f"verifier '{name}': params"
     if not isinstance(extension, type) and not hasattr(extension, "verify"):
@@ -243,7 +244,7 @@ def prepare(name: str, extension: Extension, params: Mapping[str, Any], *, extra
     if isinstance(extension, type):
         instance = build_extension(extension, params, what=what, path=place)
     if callable(getattr(instance, "verify", None)):
-        return _ask_by_name(name, instance.verify, {}, extras)
+        return _call_by_name(name, instance.verify, {}, extras)
     if callable(instance):
         return _function(name, instance, {}, extras)
     raise EvalError(
@@ -251,13 +252,13 @@ def prepare(name: str, extension: Extension, params: Mapping[str, Any], *, extra
     )
 
 
-def _ask_by_name(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:
+def _call_by_name(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:
     parameters = _parameters(name, function)
     keywords = _keywords(name, parameters, params)
-    asked = _still_needed(name, parameters, keywords, extras)
+    inputs = _needed_inputs(name, parameters, keywords, extras)
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        asked = list(dict.fromkeys([*asked, *_DOCUMENTED]))
-    return lambda given: function(**keywords, **_answer_names(asked, given, extras))
+        inputs = list(dict.fromkeys([*inputs, *_DOCUMENTED]))
+    return lambda request: function(**keywords, **_read_inputs(inputs, request, extras))
 
 
 def _function(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:
@@ -265,16 +266,16 @@ def _function(name: str, function: Callable[..., Any], params: dict[str, Any], e
     positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
     takes_any_number = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
     if not positional and not takes_any_number:
-        return _ask_by_name(name, function, params, extras)
+        return _call_by_name(name, function, params, extras)
     as_mapping = takes_any_number or (len(positional) > 2 and _is_mapping(positional[2]))
     leading = 3 if as_mapping else min(2, len(positional))
-    own = [parameter for parameter in parameters if parameter not in positional[:leading]]
-    keywords = {} if as_mapping else _keywords(name, own, params)
-    asked = _still_needed(name, own, keywords, extras)
+    others = [parameter for parameter in parameters if parameter not in positional[:leading]]
+    keywords = {} if as_mapping else _keywords(name, others, params)
+    inputs = _needed_inputs(name, others, keywords, extras)
 
-    def call(given: VerifierInput) -> Any:
-        places = (given.completion, given.expected, dict(params))[:leading]
-        return function(*places, **keywords, **_answer_names(asked, given, extras))
+    def call(request: VerifierInput) -> Any:
+        places = (request.completion, request.expected, dict(params))[:leading]
+        return function(*places, **keywords, **_read_inputs(inputs, request, extras))
 
     return call
 
@@ -287,16 +288,16 @@ def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Paramet
 
 
 def _is_mapping(parameter: inspect.Parameter) -> bool:
-    """Whether a third parameter means all params at once, by its name or by what it is annotated with."""
+    """Whether a third parameter receives all params as a mapping, by its name or annotation."""
     kind = parameter.annotation
     text = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
     return parameter.name in _MAPPING_NAMES or _MAPPING_TYPE.match(text) is not None
 
 
-def _keywords(name: str, own: list[inspect.Parameter], params: dict[str, Any]) -> dict[str, Any]:
-    """The params, where the function has a place for each."""
-    names = [parameter.name for parameter in own if parameter.kind in _NAMED]
-    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own):
+def _keywords(name: str, parameters: list[inspect.Parameter], params: dict[str, Any]) -> dict[str, Any]:
+    """The params; refused if the function has no parameter for one of them."""
+    names = [parameter.name for parameter in parameters if parameter.kind in _NAMED]
+    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         for key in params:
             if key not in names:
                 hint = suggest(key, names) or f"It takes: {', '.join(names) or 'none'}."
@@ -304,25 +305,25 @@ def _keywords(name: str, own: list[inspect.Parameter], params: dict[str, Any]) -
     return params
 
 
-def _still_needed(
-    name: str, own: list[inspect.Parameter], keywords: Mapping[str, Any], extras: Mapping[str, Any]
+def _needed_inputs(
+    name: str, parameters: list[inspect.Parameter], keywords: Mapping[str, Any], extras: Mapping[str, Any]
 ) -> list[str]:
-    """What has to be looked up in the input for each call; a required param that no one gave is refused."""
-    asked: list[str] = []
-    for parameter in own:
+    """The parameters that are read from the input for each call; a missing required param is refused."""
+    inputs: list[str] = []
+    for parameter in parameters:
         required = parameter.default is inspect.Parameter.empty
         if parameter.name in keywords or parameter.kind in _VARIABLE:
             continue
-        known = parameter.kind in _NAMED and (parameter.name in ASKABLE or parameter.name in extras)
-        if known and (required or parameter.default is None):  # any other default is a param of the verifier's own
-            asked.append(parameter.name)
+        is_input = parameter.kind in _NAMED and (parameter.name in INPUT_FIELDS or parameter.name in extras)
+        if is_input and (required or parameter.default is None):  # any other default marks a param of the verifier
+            inputs.append(parameter.name)
         elif required:
             raise EvalError(
                 f"verifier '{name}' needs '{parameter.name}'. Add it to the params of its spec, or call the third "
-                f"parameter 'params' to receive all of them. It can ask for: {', '.join([*ASKABLE, *extras])}."
+                f"parameter 'params' to receive all of them. Known inputs: {', '.join([*INPUT_FIELDS, *extras])}."
             )
-    return asked
+    return inputs
 
 
-def _answer_names(names: list[str], given: VerifierInput, extras: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: getattr(given, ASKABLE[name]) if name in ASKABLE else extras[name] for name in names}
+def _read_inputs(names: list[str], request: VerifierInput, extras: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: getattr(request, INPUT_FIELDS[name]) if name in INPUT_FIELDS else extras[name] for name in names}

@@ -20,7 +20,7 @@ from ..data.workspace.reference import Reference
 from ..errors import EvalError, EvsysError, Problem, problems_of, suggest
 from ..eval.benchmark import Benchmark, ScoreSettings, check_engine
 from ..eval.metric import build_metric
-from ..eval.run_eval import asks_another_model
+from ..eval.run_eval import names_another_model
 from ..eval.scored_model import Sampling
 from ..eval.verifier import build_verifier
 from ..eval.verifiers.python_tests import check_tests
@@ -196,7 +196,7 @@ def run_eval_problems(config: ExperimentConfig) -> list[Problem]:
                 message = f"{spec.kind} needs {metric.k} answers per row, and run.eval samples one"
                 hint = f"Set k to 1, or score the rows as a metadata.benchmark with samples: {metric.k}."
                 problems.setdefault(message, Problem(message, path=place, hint=hint))
-            own = not asks_another_model(run.eval.inference)
+            own = not names_another_model(run.eval.inference)
             if metric.needs_price and own and price_of(run, config.budget or Budget()) is None:
                 problems.setdefault(_NO_PRICE[0], Problem(_NO_PRICE[0], path=place, hint=_NO_PRICE[1]))
     return list(problems.values())

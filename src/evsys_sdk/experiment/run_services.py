@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import ExperimentConfig, RunConfig
 from ..errors import BackendError
-from ..eval.run_eval import RunEvaluator, asks_another_model
+from ..eval.run_eval import RunEvaluator, names_another_model
 from ..eval.verifier import verify_with
 from ..inference.renderer import get_renderer
 from ..protocols import Algorithm, Backend, DataStore, LogStore, Row, RunResult
@@ -65,7 +65,7 @@ def add_evaluator(
     run: RunConfig, rows: Sequence[Row], services: RunServices, run_dir: Path
 ) -> tuple[RunEvaluator | None, RunServices]:
     """Add the scoring of `run.eval`, with the trained model or the model that `inference` names."""
-    if services.client is None and not asks_another_model(run.eval.inference):
+    if services.client is None and not names_another_model(run.eval.inference):
         if run.eval.enabled and run.eval.metrics:
             raise BackendError(
                 f"the backend '{run.backend.kind}' gives no training_client, so that run.eval cannot be scored. Return "
@@ -85,7 +85,7 @@ def add_evaluator(
     metric = evaluator.selection_metric
     return evaluator, replace(
         services,
-        evaluate=evaluator if evaluator.wanted else None,
+        evaluate=evaluator if evaluator.is_enabled else None,
         score_stage=evaluator.score_stage if evaluator.scores_stages else None,
         selection=None if metric is None else Selection(metric),
     )
@@ -136,7 +136,7 @@ def score_if_missing(evaluator: RunEvaluator | None, result: RunResult) -> None:
     """Score what the recipe has not scored; an arm without scores is marked, so that it cannot win."""
     if result.status != "completed" or evaluator is None:
         return
-    missing = evaluator.wanted and not all(key in result.metrics for key in evaluator.keys)
+    missing = evaluator.is_enabled and not all(key in result.metrics for key in evaluator.keys)
     if missing and evaluator.failure is None:
         result.metrics |= run_blocking(lambda: evaluator(int(result.metrics.get("steps", 0))))
     if evaluator.failure is not None:

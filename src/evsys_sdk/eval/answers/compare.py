@@ -27,41 +27,41 @@ class ValueComparison:
     """Whether lists match in any order."""
     ignore_case: bool = False
 
-    def same(self, found: Any, wanted: Any) -> bool:
-        """Whether `found` equals `wanted` under these rules."""
-        if is_object(wanted):
-            return is_object(found) and self._same_objects(found, wanted)
-        if is_list(wanted):
-            return is_list(found) and self._same_lists(found, wanted)
-        if is_number(wanted) and is_number(found):
-            return self._same_numbers(found, wanted)
-        if isinstance(wanted, str) and isinstance(found, str) and self.ignore_case:
-            return found.casefold() == wanted.casefold()
-        return type(found) is type(wanted) and found == wanted  # true is not 1
+    def same(self, actual: Any, expected: Any) -> bool:
+        """Whether `actual` equals `expected` under these rules."""
+        if is_object(expected):
+            return is_object(actual) and self._same_objects(actual, expected)
+        if is_list(expected):
+            return is_list(actual) and self._same_lists(actual, expected)
+        if is_number(expected) and is_number(actual):
+            return self._same_numbers(actual, expected)
+        if isinstance(expected, str) and isinstance(actual, str) and self.ignore_case:
+            return actual.casefold() == expected.casefold()
+        return type(actual) is type(expected) and actual == expected  # true is not 1
 
-    def _same_objects(self, found: dict[str, Any], wanted: dict[str, Any]) -> bool:
-        if not self.extra_keys and len(found) != len(wanted):
+    def _same_objects(self, actual: dict[str, Any], expected: dict[str, Any]) -> bool:
+        if not self.extra_keys and len(actual) != len(expected):
             return False
-        return all(key in found and self.same(found[key], value) for key, value in wanted.items())
+        return all(key in actual and self.same(actual[key], value) for key, value in expected.items())
 
-    def _same_lists(self, found: list[Any], wanted: list[Any]) -> bool:
-        if len(found) != len(wanted):
+    def _same_lists(self, actual: list[Any], expected: list[Any]) -> bool:
+        if len(actual) != len(expected):
             return False
         if self.ignore_order:
-            return most_pairs(found, wanted, self.same) == len(wanted)
-        return all(map(self.same, found, wanted))
+            return count_pairs(actual, expected, self.same) == len(expected)
+        return all(map(self.same, actual, expected))
 
-    def _same_numbers(self, found: Any, wanted: Any) -> bool:
-        if found == wanted:
+    def _same_numbers(self, actual: Any, expected: Any) -> bool:
+        if actual == expected:
             return True
-        one, other = Decimal(repr(found)), Decimal(repr(wanted))
-        if not one.is_finite() or not other.is_finite():
+        first, second = Decimal(repr(actual)), Decimal(repr(expected))
+        if not first.is_finite() or not second.is_finite():
             return False
-        return close(one, other, relative=self.relative_tolerance, absolute=self.absolute_tolerance)
+        return close(first, second, relative=self.relative_tolerance, absolute=self.absolute_tolerance)
 
 
-def most_pairs[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F, W], bool]) -> int:
-    """Size of the maximum matching between `wanted` and `found`.
+def count_pairs[F, W](actual: Sequence[F], expected: Sequence[W], fits: Callable[[F, W], bool]) -> int:
+    """Size of the maximum matching between `expected` and `actual`.
 
     A greedy choice could take the only item that fits another one, with tolerances or extra keys.
     """
@@ -69,7 +69,7 @@ def most_pairs[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F,
 
     # Kuhn's augmenting paths: an item without a free match tries to move another.
     def place(index: int, tried: set[int]) -> bool:
-        fitting = [at for at, item in enumerate(found) if at not in tried and fits(item, wanted[index])]
+        fitting = [at for at, item in enumerate(actual) if at not in tried and fits(item, expected[index])]
         tried.update(fitting)
         for at in sorted(fitting, key=owner.__contains__):  # free items first
             if at not in owner or place(owner[at], tried):
@@ -77,17 +77,17 @@ def most_pairs[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F,
                 return True
         return False
 
-    return sum(place(index, set()) for index in range(len(wanted)))
+    return sum(place(index, set()) for index in range(len(expected)))
 
 
-def longest_common[F, W](found: Sequence[F], wanted: Sequence[W], fits: Callable[[F, W], bool]) -> int:
+def longest_common[F, W](actual: Sequence[F], expected: Sequence[W], fits: Callable[[F, W], bool]) -> int:
     """Length of the longest common subsequence."""
-    best = [0] * (len(wanted) + 1)  # one row of the dynamic programming table
-    for item in found:
+    best = [0] * (len(expected) + 1)  # one row of the dynamic programming table
+    for item in actual:
         diagonal = 0
-        for index, wanted_item in enumerate(wanted):
+        for index, expected_item in enumerate(expected):
             above = best[index + 1]
-            best[index + 1] = diagonal + 1 if fits(item, wanted_item) else max(above, best[index])
+            best[index + 1] = diagonal + 1 if fits(item, expected_item) else max(above, best[index])
             diagonal = above
     return best[-1]
 

@@ -99,10 +99,10 @@ class Notation:
         return EXACT.create_decimal(re.sub(groups, "", digits).replace(",", "."))
 
 
-def close(one: Decimal, other: Decimal, *, relative: float, absolute: float) -> bool:
-    """Whether two numbers differ by at most a share of `other` or an absolute amount."""
-    share = EXACT.multiply(Decimal(repr(relative)), EXACT.abs(other))
-    return EXACT.abs(EXACT.subtract(one, other)) <= max(share, Decimal(repr(absolute)))
+def close(actual: Decimal, expected: Decimal, *, relative: float, absolute: float) -> bool:
+    """Whether two numbers differ by at most a share of `expected` or an absolute amount."""
+    share = EXACT.multiply(Decimal(repr(relative)), EXACT.abs(expected))
+    return EXACT.abs(EXACT.subtract(actual, expected)) <= max(share, Decimal(repr(absolute)))
 
 
 def plain(text: str) -> str:

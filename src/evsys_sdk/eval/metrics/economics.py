@@ -43,13 +43,13 @@ class ExpensePerCorrect:
 def mean_expense(task: TaskSamples, expense: Expense) -> float:
     """The mean expense of one sample of a task."""
     values: list[float | None] = [getattr(sample, expense) for sample in task.samples]
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    priced = [value for value in values if value is not None]
+    if len(priced) < len(values):
         raise EvalError(
-            f"{expense} is unknown for {len(values) - len(known)} of {len(values)} samples of task '{task.task_id}'. "
+            f"{expense} is unknown for {len(values) - len(priced)} of {len(values)} samples of task '{task.task_id}'. "
             "Only what a policy reports can be added up; a model without a known price has no cost."
         )
-    return statistics.fmean(known)
+    return statistics.fmean(priced)
 
 
 class CostPerTask(ExpensePerTask):

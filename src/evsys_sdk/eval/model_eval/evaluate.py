@@ -42,7 +42,7 @@ from ...rollouts.rollout import Rollout
 from ..benchmark import Benchmark, ScoreSettings
 from ..predictions import Prediction
 from ..row_tasks import task_of
-from ..scored_model import AskAgain, ClientModel, Sampling
+from ..scored_model import ClientModel, RetryRequest, Sampling
 from ..scores import EvalResult
 from .prompts import DEFAULT_SYSTEM, END_OF_TURN, conversation, qwen3_chat_template_prompt, qwen_chat_prompt
 from .slugs import PASSES, TOOL_CALL_TAG, AliasMatcher, extract_predicted_slug, normalise
@@ -140,7 +140,7 @@ def evaluate_model(
         raise EvalError(
             f"metrics: {problem.replace('samples', 'max_attempts')}. {remedy.replace('samples', 'max_attempts')}"
         )
-    subject = ClientModel(as_chat_client(client), model or label_model(client), _ask_again(config, report))
+    subject = ClientModel(as_chat_client(client), model or label_model(client), _retry_requests(config, report))
     folder = Path(output_dir) if output_dir is not None else None
     with _lock(folder):
         result = benchmark.score(
@@ -203,15 +203,15 @@ def _settings(config: ModelEvalConfig, judge: Callable[[str, str], VerificationR
     async def verify(task: HarborTask, rollout: Rollout, environment: Any) -> VerificationResult:
         return judge(task.task_id, _answer(rollout.completion, rollout.turns[-1].message))
 
-    def rejudge(task: HarborTask, kept: Prediction) -> Prediction:
-        verdict = judge(task.task_id, _answer(kept.text, kept.messages[-1] if kept.messages else {}))
-        return replace(kept, reward=verdict.reward, info=verdict.info)
+    def rejudge(task: HarborTask, stored: Prediction) -> Prediction:
+        verdict = judge(task.task_id, _answer(stored.text, stored.messages[-1] if stored.messages else {}))
+        return replace(stored, reward=verdict.reward, info=verdict.info)
 
     stop = None if config.prompt_format == "chat" else (END_OF_TURN,)
     return ScoreSettings(
         samples=config.max_attempts,
         sampling=Sampling(config.max_tokens, config.temperature, config.seed, stop),
-        # One attempt in the engine: `_ask_again` retries, with backoff and a report.
+        # One attempt in the engine: `_retry_requests` retries, with backoff and a report.
         limits=EngineLimits(concurrency=config.batch_size, timeout_s=_LONGEST_QUESTION_S, attempts=1),
         metrics=config.metrics,
         verify=verify,
@@ -219,8 +219,8 @@ def _settings(config: ModelEvalConfig, judge: Callable[[str, str], VerificationR
     )
 
 
-def _ask_again(config: ModelEvalConfig, report: RetryReport) -> AskAgain:
-    async def ask(what: str, complete: Callable[[], Awaitable[list[Completion]]]) -> list[Completion]:
+def _retry_requests(config: ModelEvalConfig, report: RetryReport) -> RetryRequest:
+    async def retry(what: str, complete: Callable[[], Awaitable[list[Completion]]]) -> list[Completion]:
         return await call_with_retry_async(
             complete,
             attempts=config.retry_attempts,
@@ -230,7 +230,7 @@ def _ask_again(config: ModelEvalConfig, report: RetryReport) -> AskAgain:
             report=report,
         )
 
-    return ask
+    return retry
 
 
 def _answer(text: str, message: Message) -> str:
@@ -299,7 +299,7 @@ def _notes(
         "No target has an alias. Check that the aliases belong to this dataset.": (
             bool(matcher.aliases) and not targets & set(matcher.aliases)
         ),
-        **{f"{error} It is left out.": True for error in result.metric_errors.values()},
+        **{f"{error} The metric is omitted.": True for error in result.metric_errors.values()},
     }
     return [note for note, applies in notes.items() if applies] + ([result.note.capitalize()] if result.note else [])
 

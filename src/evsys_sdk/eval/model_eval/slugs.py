@@ -122,8 +122,8 @@ def _in_json(text: str) -> str | None:
         value = value[0]
     if is_object(value):
         # A `name` without arguments may name anything.
-        called = read_call(value).name if _CALL_FIELDS & set(value) else None
-        value = next((value[field] for field in _FIELDS if isinstance(value.get(field), str)), called)
+        call_name = read_call(value).name if _CALL_FIELDS & set(value) else None
+        value = next((value[field] for field in _FIELDS if isinstance(value.get(field), str)), call_name)
     return _in_words(value) if isinstance(value, str) else None
 
 

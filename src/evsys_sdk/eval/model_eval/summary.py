@@ -231,7 +231,7 @@ def _failures(summary: EvalSummary) -> str:
     if not report.total_failures:
         return ""
     lines = [
-        f"- {failure.what}, asked {pluralise(failure.attempts, 'time')}: {' '.join(failure.last_error.split())}"
+        f"- {failure.what}, tried {pluralise(failure.attempts, 'time')}: {' '.join(failure.last_error.split())}"
         for failure in report.failures[:_MOST_FAILURES]
     ]
     rest = report.total_failures - len(lines)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-_MADE = "an object"
+_CREATED = "an object"
 
 
 class NotPlain(BaseException):  # not an Exception, so that a test that expects one does not catch it
@@ -39,35 +39,35 @@ class Channel:
     """Starts the process of the solution and sends it requests, one at a time."""
 
     def __init__(self, program: str) -> None:
-        theirs, self._sink = os.pipe()
+        requests, self._sink = os.pipe()
         self._source, answers = os.pipe()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        actions = [(os.POSIX_SPAWN_DUP2, one, at) for at, one in enumerate((theirs, answers, nowhere))]
+        null = os.open(os.devnull, os.O_WRONLY)
+        actions = [(os.POSIX_SPAWN_DUP2, source, at) for at, source in enumerate((requests, answers, null))]
         # Python's descriptors are close-on-exec, so the process inherits only these three.
         command = [sys.executable, "-I", "-S", "-c", program, *sys.path]  # -S: the path replaces `site`
         self._process = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
-        for descriptor in (theirs, answers, nowhere):
+        for descriptor in (requests, answers, null):
             os.close(descriptor)
         self._callbacks: list[Any] = []
         self._exceptions: dict[int, type] = {}
         self.made: set[int] = set()
-        self.asked = 0
+        self.n_requests = 0
 
-    def ask(self, do: str, *given: Any) -> Any:
+    def ask(self, do: str, *arguments: Any) -> Any:
         """Send a request and return the answer; raise what the solution raised, as the nearest builtin exception."""
-        self.asked += 1
+        self.n_requests += 1
         try:
-            send(self._sink, {"do": do, "given": encode(list(given), self._export)})
+            send(self._sink, {"do": do, "given": encode(list(arguments), self._export)})
             answer = receive(self._source)
             while "callback" in answer:
                 send(self._sink, self._call_back(answer))
                 answer = receive(self._source)
-            value, error = self._take(answer, given)
+            value, error = self._take(answer, arguments)
         except (EOFError, OSError):
             raise Died("the solution ended its process") from None
         except (Garbage, KeyError, IndexError, TypeError, ValueError, AttributeError) as problem:
             self.end()
-            raise Died(f"the solution answered with something that is no data: {problem}") from None
+            raise Died(f"the solution answered with something that is not data: {problem}") from None
         if isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)) and do != "next":
             # As in Python's generators, because in `map` or a loop of a test it would end the test early.
             raise RuntimeError(f"the solution raised {type(error).__name__}") from None
@@ -81,12 +81,12 @@ class Channel:
             os.waitpid(self._process, 0)
             self._process = 0
 
-    def _take(self, answer: Any, given: Any) -> tuple[Any, BaseException | None]:
+    def _take(self, answer: Any, arguments: Any) -> tuple[Any, BaseException | None]:
         sys.stdout.write(str(answer["printed"]))
         if "error" in answer:
             return None, self._exception(answer["error"])
         for at, new in answer["changed"].items():
-            restore(given[int(at)], decode(new, self._resolve))
+            restore(arguments[int(at)], decode(new, self._resolve))
         return decode(answer["value"], self._resolve), None
 
     def _export(self, value: Any) -> Any:
@@ -111,7 +111,7 @@ class Channel:
             return self._exceptions.setdefault(number, type(name, (_exception_type(base),), {}))
         proxy = Proxy(self, number, kind, name)
         if number in self.made:
-            know(proxy, _MADE)
+            mark(proxy, _CREATED)
         return proxy
 
     def _call_back(self, answer: Any) -> Any:
@@ -121,19 +121,19 @@ class Channel:
         except Exception as error:
             return {"raised": [type(error).__name__, str(error)[:10_000]]}
 
-    def _exception(self, stated: Any) -> BaseException:
-        kind = _exception_type(str(stated["base"]))
-        if stated["own"] is not None:
-            kind = self._resolve("object", stated["own"]["object"])
+    def _exception(self, description: Any) -> BaseException:
+        kind = _exception_type(str(description["base"]))
+        if description["own"] is not None:
+            kind = self._resolve("object", description["own"]["object"])
         try:
-            return kind(*decode(stated["args"], self._resolve))
+            return kind(*decode(description["args"], self._resolve))
         except Exception:  # the exception needs other arguments
             return kind.__new__(kind)
 
 
 def _exception_type(name: str) -> Any:
-    found = getattr(builtins, name, None)
-    return found if isinstance(found, type) and issubclass(found, BaseException) else Exception
+    kind = getattr(builtins, name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, BaseException) else Exception
 
 
 async def _await(value: Any) -> Any:
@@ -145,7 +145,7 @@ def restore(old: Any, new: Any) -> None:
     if type(old) is not type(new):
         return
     if isinstance(old, list):
-        old[:] = [_keep(old[at], one) if at < len(old) else one for at, one in enumerate(new)]
+        old[:] = [_keep(old[at], item) if at < len(old) else item for at, item in enumerate(new)]
     elif isinstance(old, dict):
         merged = {key: _keep(old[key], value) if key in old else value for key, value in new.items()}
         old.clear()
@@ -173,24 +173,24 @@ class Proxy:
 
     def __init__(self, channel: Channel, number: int, kind: str, name: str) -> None:
         # Bypass `__setattr__`, which would set them on the remote object.
-        self.__dict__.update(_channel=channel, _number=number, _kind=kind, _name=name, _known_as="")
+        self.__dict__.update(_channel=channel, _number=number, _kind=kind, _name=name, _marked_as="")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self._channel.ask("call", self, list(kwargs), list(kwargs.values()), *args)
-        if self._known_as[:1].isupper() and isinstance(result, Proxy):
+        if self._marked_as[:1].isupper() and isinstance(result, Proxy):
             self._channel.made.add(result._number)  # the test created it from a class that it refers to by name
-            know(result, _MADE)
+            mark(result, _CREATED)
         return result
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # Python looks these up implicitly, and the solution must not define them
             raise AttributeError(name)
-        found = self._channel.ask("getattr", self, name)
-        if self._known_as:
-            know(found, name)
-        elif isinstance(found, Proxy) and name in PLAIN_METHODS:
+        value = self._channel.ask("getattr", self, name)
+        if self._marked_as:
+            mark(value, name)
+        elif isinstance(value, Proxy) and name in PLAIN_METHODS:
             self._refuse(f"has no method {name} that counts")
-        return found
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._channel.ask("setattr", self, name, value)
@@ -230,8 +230,8 @@ class Proxy:
         self._channel.ask("call", self._channel.ask("getattr", self, "__exit__"), [], [], None, None, None)
 
     def _compare(self, do: str, other: Any) -> bool:
-        is_asked_to_look = do == "contains" and self._known_as == _MADE  # `in` on an object that the test created
-        if not isinstance(other, Proxy) and not is_asked_to_look:
+        is_allowed = do == "contains" and self._marked_as == _CREATED  # `in` on an object that the test created
+        if not isinstance(other, Proxy) and not is_allowed:
             self._refuse(f"cannot be compared with a {type(other).__name__}")
         return self._channel.ask(do, self, other) is True
 
@@ -239,24 +239,24 @@ class Proxy:
         raise NotPlain(f"the solution returned an object ({self._name}) instead of plain data; it {why}")
 
 
-def know(value: Any, name: str) -> None:
+def mark(value: Any, name: str) -> None:
     """Mark a proxy as one that the test refers to by name, unlike one returned in an answer."""
     if isinstance(value, Proxy):
-        value.__dict__["_known_as"] = name
+        value.__dict__["_marked_as"] = name
 
 
 def _asks(do: str) -> Callable[..., Any]:
-    return lambda self, *given: self._channel.ask(do, self, *given)
+    return lambda self, *arguments: self._channel.ask(do, self, *arguments)
 
 
 def _compares(do: str) -> Callable[[Any, Any], bool]:
     return lambda self, other: self._compare(do, other)
 
 
-def _works_out(do: str, *, swapped: bool = False, with_plain: bool = False) -> Callable[[Any, Any], Any]:
+def _calculates(do: str, *, swapped: bool = False, with_plain: bool = False) -> Callable[[Any, Any], Any]:
     def operation(self: Any, other: Any) -> Any:
         if not isinstance(other, Proxy) and not with_plain:
-            self._refuse(f"cannot be reckoned with together with a {type(other).__name__}")
+            self._refuse(f"cannot be used in arithmetic with a {type(other).__name__}")
         return self._channel.ask(do, *((other, self) if swapped else (self, other)))
 
     return operation
@@ -285,5 +285,5 @@ Proxy.__index__ = _asks("int")  # pyright: ignore[reportAttributeAccessIssue]
 _HARMLESS = ("add", "mul", "matmul", "pow")
 for _name in (*_HARMLESS, "sub", "truediv", "floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift"):
     _plain = _name in _HARMLESS
-    setattr(Proxy, "__{}__".format(_name.rstrip("_")), _works_out(_name, with_plain=_plain))
-    setattr(Proxy, "__r{}__".format(_name.rstrip("_")), _works_out(_name, swapped=True, with_plain=_plain))
+    setattr(Proxy, "__{}__".format(_name.rstrip("_")), _calculates(_name, with_plain=_plain))
+    setattr(Proxy, "__r{}__".format(_name.rstrip("_")), _calculates(_name, swapped=True, with_plain=_plain))

@@ -47,12 +47,12 @@ class Server:
         printed = sys.stdout = io.StringIO()
         try:
             # Encode the arguments before and after, because a function may change them in place.
-            given = decode(request["given"], self._resolve)
-            before = [encode(one, self._export) for one in given]
-            result = self._run(request["do"], given)
+            arguments = decode(request["given"], self._resolve)
+            before = [encode(argument, self._export) for argument in arguments]
+            result = self._run(request["do"], arguments)
             changed: dict[str, Any] = {}
-            for at, one in enumerate(given):
-                now = encode(one, self._export) if isinstance(one, CHANGEABLE) else before[at]
+            for at, argument in enumerate(arguments):
+                now = encode(argument, self._export) if isinstance(argument, CHANGEABLE) else before[at]
                 if now != before[at]:
                     changed[str(at)] = now
             answer = {"value": encode(result, self._export), "changed": changed}
@@ -64,19 +64,19 @@ class Server:
         except Garbage as error:
             send(self._sink, {"error": self._describe(error), "printed": ""})
 
-    def _run(self, do: str, given: list[Any]) -> Any:
+    def _run(self, do: str, arguments: list[Any]) -> Any:
         if do == "load":
-            return self._load(given[0])
+            return self._load(arguments[0])
         if do == "import":
-            __import__(given[0])
-            return sys.modules[given[0]]
+            __import__(arguments[0])
+            return sys.modules[arguments[0]]
         if do == "call":
-            function, names, values, *args = given
+            function, names, values, *args = arguments
             result = function(*args, **{name: values[at] for at, name in enumerate(names)})
             return _Waited(result) if isinstance(result, types.CoroutineType) else result
         if do == "dir":
-            return [name for name in dir(given[0]) if not name.startswith("__")]
-        return (getattr(operator, do) if hasattr(operator, do) else getattr(builtins, do))(*given)
+            return [name for name in dir(arguments[0]) if not name.startswith("__")]
+        return (getattr(operator, do) if hasattr(operator, do) else getattr(builtins, do))(*arguments)
 
     def _load(self, code: str) -> Any:
         """Run the code as the module `solution`; return its names and values."""
@@ -112,8 +112,8 @@ class Server:
 
     def _call_back(self, number: int, args: Any, kwargs: Any) -> Any:
         """Call a function in the process of the tests."""
-        given = [list(args), kwargs]
-        send(self._sink, {"callback": number, "given": encode(given, self._export)})
+        arguments = [list(args), kwargs]
+        send(self._sink, {"callback": number, "given": encode(arguments, self._export)})
         answer = receive(self._source)
         if "raised" in answer:
             raise getattr(builtins, answer["raised"][0], RuntimeError)(answer["raised"][1])
@@ -128,8 +128,8 @@ class Server:
             args = encode(list(error.args), self._export)
         except BaseException:
             args = [text]
-        own = self._export(type(error)) if not _is_builtin(type(error)) else None
-        return {"base": _builtin_base(type(error)), "own": own, "text": text[:10_000], "args": args}
+        own_type = self._export(type(error)) if not _is_builtin(type(error)) else None
+        return {"base": _builtin_base(type(error)), "own": own_type, "text": text[:10_000], "args": args}
 
 
 class _Waited:

@@ -17,7 +17,7 @@ import os
 import sys
 import types
 
-from .proxies import Channel, NotPlain, Proxy, know
+from .proxies import Channel, NotPlain, Proxy, mark
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 PR_SET_DUMPABLE = 4
 ALIASES = {"np": "numpy", "pd": "pandas"}
-NOT_THEIRS = {"numpy", "pandas", "scipy", "sympy", "sklearn", "torch", "matplotlib", "hypothesis", "requests", "mock"}
+LIBRARIES = {"numpy", "pandas", "scipy", "sympy", "sklearn", "torch", "matplotlib", "hypothesis", "requests", "mock"}
 """Libraries that tests use for comparisons."""
 # `stdlib_module_names` came with Python 3.10, and the sandbox may have an older one.
-KNOWN = NOT_THEIRS.union(getattr(sys, "stdlib_module_names", ()))
+KNOWN = LIBRARIES.union(getattr(sys, "stdlib_module_names", ()))
 """Modules that are never imported from the solution: these libraries and the standard library."""
 
 
@@ -44,7 +44,7 @@ class Finder:
             return None
         try:
             proxy = self._channel.ask("import", name)
-            know(proxy, name)
+            mark(proxy, name)
         except ImportError as error:
             if getattr(error, "name", name) not in (None, name):  # the module exists but cannot import another one
                 raise
@@ -58,14 +58,14 @@ class Finder:
         proxy = spec.loader_state
         module = types.ModuleType(spec.name)
         module.__getattr__ = lambda name: getattr(proxy, name)  # pyright: ignore[reportAttributeAccessIssue]
-        module.__all__ = [name for name in dir(proxy) if _may_be_theirs(name)]  # pyright: ignore[reportAttributeAccessIssue]
+        module.__all__ = [name for name in dir(proxy) if _is_exported(name)]  # pyright: ignore[reportAttributeAccessIssue]
         return module
 
     def exec_module(self, module: Any) -> None:
         pass
 
 
-def _may_be_theirs(name: Any) -> bool:
+def _is_exported(name: Any) -> bool:
     return isinstance(name, str) and name.isidentifier() and name[0] != "_" and not hasattr(builtins, name)
 
 
@@ -81,78 +81,78 @@ def names_for_tests(defined: Any) -> dict[str, Any]:
                 value = __import__(ALIASES.get(name, name))
             except ImportError:
                 continue
-        know(value, name)
+        mark(value, name)
         space[name] = value
     return space
 
 
 def run_test(test: Any, solution: dict[str, Any], channel: Channel, entry: str) -> None:
     """Run the statements of a test, then the test functions, classes and `check` that it does not call itself."""
-    if taken := [name for name in test["builtins"] if name in solution]:
-        names = ", ".join(taken)
+    if redefined := [name for name in test["builtins"] if name in solution]:
+        names = ", ".join(redefined)
         raise NotPlain(f"the solution redefines {names}, which the test uses; import it from `solution`")
     calls, asserted = test["calls"], set()
     # As a script, so that code under `if __name__ == "__main__"` runs too.
     space = dict(solution, __name__="__main__", __evsys_asserted__=lambda: asserted.add(True))
     if "unittest" in test["source"]:  # the cases run below; `unittest.main` would end this process
         __import__("unittest").main = lambda *_, **__: None
-    asked = channel.asked
+    n_before = channel.n_requests
     NotPlain.raised.clear()
     exec(compile(test["source"], "test.py", "exec"), space)
     module = types.SimpleNamespace(**space)
     _call_hook(module, "setup_module", module)
-    for name, found in list(space.items()):
-        if isinstance(found, Proxy) or (name in solution and found is solution[name]):
+    for name, value in list(space.items()):
+        if isinstance(value, Proxy) or (name in solution and value is solution[name]):
             continue
-        if isinstance(found, type):
-            _run_class(found)
+        if isinstance(value, type):
+            _run_class(value)
         elif name.startswith("test") and name not in calls:
-            _call_hook(module, "setup_function", found)
-            _run_cases(found)
-        elif name == "check" and "check" not in calls and isinstance(found, types.FunctionType):
+            _call_hook(module, "setup_function", value)
+            _run_cases(value)
+        elif name == "check" and "check" not in calls and isinstance(value, types.FunctionType):
             if entry not in solution:
                 raise NameError(f"the solution does not define {entry or 'a function'}, which check() tests")
-            found(solution[entry])
+            value(solution[entry])
     if NotPlain.raised:
         raise NotPlain(NotPlain.raised[0])
     values = [name for name in test["asserted"] if not isinstance(solution.get(name, channel), (Proxy, Channel))]
-    if not asserted or (channel.asked == asked and not values):
+    if not asserted or (channel.n_requests == n_before and not values):
         raise NotPlain("the test executed no assertion about the solution")
 
 
-def _run_class(found: Any) -> None:
+def _run_class(kind: Any) -> None:
     unittest = sys.modules.get("unittest")  # loaded if the test uses it; importing it here is slow
-    if unittest and issubclass(found, unittest.TestCase):
+    if unittest and issubclass(kind, unittest.TestCase):
         outcome = unittest.TestResult()
-        unittest.defaultTestLoader.loadTestsFromTestCase(found).run(outcome)
+        unittest.defaultTestLoader.loadTestsFromTestCase(kind).run(outcome)
         wrong = outcome.failures + outcome.errors + outcome.skipped + outcome.expectedFailures
         if wrong or outcome.unexpectedSuccesses:
-            stated = [one[1] for one in wrong] or ["unexpected success"]
-            raise AssertionError(stated[0].strip().rpartition("\n")[2])
-    elif found.__name__.startswith("Test"):
-        _call_hook(found, "setup_class", found)
-        for name in [name for name in dir(found) if name.startswith("test")]:
-            one = found()
-            _call_hook(one, "setup_method", getattr(one, name))
+            reasons = [instance[1] for instance in wrong] or ["unexpected success"]
+            raise AssertionError(reasons[0].strip().rpartition("\n")[2])
+    elif kind.__name__.startswith("Test"):
+        _call_hook(kind, "setup_class", kind)
+        for name in [name for name in dir(kind) if name.startswith("test")]:
+            instance = kind()
+            _call_hook(instance, "setup_method", getattr(instance, name))
             try:
-                _run_cases(getattr(one, name))
+                _run_cases(getattr(instance, name))
             finally:
-                _call_hook(one, "teardown_method", getattr(one, name))
+                _call_hook(instance, "teardown_method", getattr(instance, name))
 
 
-def _call_hook(holder: Any, name: str, given: Any) -> None:
-    """Call a pytest hook, if it exists, with `given` if it has a parameter."""
+def _call_hook(holder: Any, name: str, argument: Any) -> None:
+    """Call a pytest hook, if it exists, with `argument` if it has a parameter."""
     hook = getattr(holder, name, None)
     if isinstance(hook, (types.FunctionType, types.MethodType)):  # excludes objects of the solution
-        hook(*[given][: hook.__code__.co_argcount - isinstance(hook, types.MethodType)])
+        hook(*[argument][: hook.__code__.co_argcount - isinstance(hook, types.MethodType)])
 
 
 def _run_cases(function: Any) -> None:
     """Call a test function, once for every combination of its parameters."""
     cases: list[dict[str, Any]] = [{}]
     for names, values in getattr(function, "parameters", []):
-        new = [{one: value[at] if len(names) > 1 else value for at, one in enumerate(names)} for value in values]
-        cases = [dict(old, **one) for old in cases for one in new]
+        new = [{name: value[at] if len(names) > 1 else value for at, name in enumerate(names)} for value in values]
+        cases = [dict(old, **new_case) for old in cases for new_case in new]
     for case in cases:
         function(**case)
 
@@ -178,7 +178,7 @@ def make_pytest() -> Any:
             return True
 
     def parametrize(names: Any, values: Any, **_: Any) -> Any:
-        split = [one.strip() for one in names.split(",")] if isinstance(names, str) else list(names)
+        split = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
         def mark(function: Any) -> Any:
             function.parameters = [*getattr(function, "parameters", []), (split, list(values))]
@@ -210,28 +210,28 @@ class Approx:
     def __eq__(self, other: Any) -> bool:
         return self._is_close(other, self._expected)
 
-    def _is_close(self, one: Any, expected: Any) -> bool:
-        if isinstance(one, Proxy):
-            return one._refuse("cannot be compared with a number")  # pyright: ignore[reportPrivateUsage]
+    def _is_close(self, actual: Any, expected: Any) -> bool:
+        if isinstance(actual, Proxy):
+            return actual._refuse("cannot be compared with a number")  # pyright: ignore[reportPrivateUsage]
         if isinstance(expected, dict):
-            same = isinstance(one, dict) and one.keys() == expected.keys()
-            return same and all(self._is_close(one[key], expected[key]) for key in expected)
+            same = isinstance(actual, dict) and actual.keys() == expected.keys()
+            return same and all(self._is_close(actual[key], expected[key]) for key in expected)
         if isinstance(expected, (list, tuple)):
-            same = isinstance(one, (list, tuple)) and len(one) == len(expected)
-            return same and all(map(self._is_close, one, expected))
-        if not isinstance(one, (int, float)) or not isinstance(expected, (int, float)):
-            return bool(one == expected)
-        if one != one and expected != expected:
+            same = isinstance(actual, (list, tuple)) and len(actual) == len(expected)
+            return same and all(map(self._is_close, actual, expected))
+        if not isinstance(actual, (int, float)) or not isinstance(expected, (int, float)):
+            return bool(actual == expected)
+        if actual != actual and expected != expected:
             return self._nan_ok
-        return one == expected or abs(one - expected) <= max(self._rel * abs(expected), self._abs) != float("inf")
+        return actual == expected or abs(actual - expected) <= max(self._rel * abs(expected), self._abs) != float("inf")
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
-def failure(run: Callable[..., Any], *given: Any) -> str:
+def failure(run: Callable[..., Any], *arguments: Any) -> str:
     """Call `run` and return the error as text, or an empty text; SystemExit counts as an error."""
     try:
-        run(*given)
+        run(*arguments)
     except BaseException as error:
         return (f"{type(error).__name__}: {error}").strip() or "failed"
     return ""
@@ -246,9 +246,9 @@ def reporter() -> Callable[..., None]:
 
     def report(**entry: object) -> None:
         body = json.dumps(entry)  # ASCII, so that text of the solution contains no line separators
-        left = memoryview(f"{len(body)}:{body}\n".encode("ascii"))
-        while left:
-            left = left[os.write(channel, left) :]
+        remaining = memoryview(f"{len(body)}:{body}\n".encode("ascii"))
+        while remaining:
+            remaining = remaining[os.write(channel, remaining) :]
 
     return report
 
@@ -273,10 +273,10 @@ def main(folder: str) -> None:
     sys.meta_path.append(Finder(channel, only_solution=bool(job["code"])))
     sys.modules["pytest"] = make_pytest()
     space: dict[str, Any] = {}
-    broken = failure(lambda: space.update(names_for_tests(channel.ask("load", job["code"]))))
+    load_error = failure(lambda: space.update(names_for_tests(channel.ask("load", job["code"]))))
     for number, test in enumerate(job["tests"]):
-        wrong = broken or failure(run_test, test, space, channel, job["entry"])
-        report(test=number, failure=wrong[:500])
+        error = load_error or failure(run_test, test, space, channel, job["entry"])
+        report(test=number, failure=error[:500])
     channel.end()
 
 

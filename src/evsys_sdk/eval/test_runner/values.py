@@ -50,9 +50,9 @@ def send(descriptor: int, message: Any) -> None:
     body = json.dumps(message).encode("ascii")
     if len(body) > LONGEST_FRAME:
         raise Garbage(f"the value is larger than {LONGEST_FRAME} bytes")
-    left = memoryview(len(body).to_bytes(4, "big") + body)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    remaining = memoryview(len(body).to_bytes(4, "big") + body)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def receive(descriptor: int) -> Any:
@@ -63,7 +63,7 @@ def receive(descriptor: int) -> Any:
     try:
         return json.loads(_read(descriptor, length))
     except (ValueError, RecursionError) as error:
-        raise Garbage(f"a frame that is no JSON: {error}") from None
+        raise Garbage(f"a frame that is not JSON: {error}") from None
 
 
 def _read(descriptor: int, length: int) -> bytes:
@@ -84,7 +84,7 @@ def encode(value: Any, export: Callable[[Any], Any], depth: int = 0) -> Any:
         raise Garbage(f"the value is nested more than {DEEPEST} levels deep, or contains itself")
 
     def inner(values: Any) -> list[Any]:
-        return [encode(one, export, depth + 1) for one in values]
+        return [encode(item, export, depth + 1) for item in values]
 
     if value is None or isinstance(value, (bool, str)):
         return value if value is None or isinstance(value, bool) else str.__str__(value)
@@ -140,7 +140,7 @@ def decode(data: Any, resolve: Callable[[str, Any], Any], depth: int = 0) -> Any
     def inner(values: Any) -> list[Any]:
         if not isinstance(values, list):
             raise Garbage("a value is malformed")
-        return [decode(one, resolve, depth + 1) for one in values]
+        return [decode(item, resolve, depth + 1) for item in values]
 
     if data is None or isinstance(data, (bool, int, str)):
         return data

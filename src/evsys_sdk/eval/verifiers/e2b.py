@@ -116,7 +116,7 @@ async def _kill(sandbox: Any) -> None:
     try:
         await sandbox.kill()
     except Exception as error:  # the score is known, and the sandbox ends itself after its lifetime
-        get_logger(__name__).warning("an E2B sandbox could not be ended: %s", error)
+        get_logger(__name__).warning("an E2B sandbox could not be stopped: %s", error)
 
 
 async def _build_template(e2b: Any, dockerfile: str) -> str:

@@ -95,7 +95,7 @@ class FormatOnlyParams(Strict):
         return None if value is None else check_pattern(value)
 
     @property
-    def wanted_tags(self) -> list[str]:
+    def required_tags(self) -> list[str]:
         """The required tags, with the default."""
         if self.tags is None:
             return [] if self.pattern is not None or self.json_schema is not None else [ANSWER_TAG]
@@ -110,21 +110,21 @@ class FormatOnly(BaseVerifier[FormatOnlyParams]):
 
     async def verify(self, *, completion: str) -> VerificationResult:
         """Check the format; `info` lists the violations."""
-        tags, nothing_else = self.cfg.wanted_tags, self.cfg.nothing_else
+        tags, nothing_else = self.cfg.required_tags, self.cfg.nothing_else
         shows_thinking = nothing_else or not set(tags).isdisjoint(THINKING)
         text = completion if shows_thinking else without_thinking(completion)
-        wrong = list(_tag_faults(text, tags, nothing_else=nothing_else))
+        violations = list(_tag_faults(text, tags, nothing_else=nothing_else))
         if self.cfg.pattern is not None:
-            found = await match_within(
+            groups = await match_within(
                 self.cfg.timeout_s, self.cfg.pattern, completion.strip(), how="fullmatch", flags=re.DOTALL
             )
-            wrong += [] if found else ["it does not match the pattern"]
+            violations += [] if groups else ["it does not match the pattern"]
         if self.cfg.json_schema is not None:
             value = find_json(extract_answer(completion))
             shape = self.cfg.json_schema
             # Limited, because every item of a long list may be wrong.
-            wrong += ["there is no JSON in it"] if value is MISSING else itertools.islice(faults(value, shape), 20)
-        return VerificationResult(float(not wrong), {"wrong": wrong})
+            violations += ["there is no JSON in it"] if value is MISSING else itertools.islice(faults(value, shape), 20)
+        return VerificationResult(float(not violations), {"wrong": violations})
 
 
 def _tag_faults(text: str, tags: list[str], *, nothing_else: bool) -> Iterator[str]:

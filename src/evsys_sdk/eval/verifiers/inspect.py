@@ -61,8 +61,8 @@ class Inspect(ForeignSuite[InspectParams]):
 
     def make_rows(self) -> Iterator[Row]:
         """Yield the samples of the task, as Inspect loads them."""
-        listed = run_blocking(lambda: _Run({"do": "rows", **self._order}).finish(_LISTING_S))
-        for sample in listed["rows"]:
+        message = run_blocking(lambda: _Run({"do": "rows", **self._order}).finish(_LISTING_S))
+        for sample in message["rows"]:
             *context, last = sample["messages"]
             row = self.make_row(sample["id"], last["content"], sample["target"] or None, sample["content"])
             yield row | {"metadata": {"context_messages": context} if context else {}}
@@ -134,23 +134,23 @@ class _Run:
             raise DataError(f"task '{self.order['task']}' of inspect_ai: {reason}. Check the task with `inspect eval`.")
         return line
 
-    async def _answer(self, process: asyncio.subprocess.Process, asked: dict[str, Any]) -> None:
-        attempt = asked["sample"], asked["epoch"] - 1
+    async def _answer(self, process: asyncio.subprocess.Process, request: dict[str, Any]) -> None:
+        attempt = request["sample"], request["epoch"] - 1
         try:
-            unsupported = sorted({"stop_seqs", "response_schema", "num_choices", "logprobs"} & set(asked["config"]))
+            unsupported = sorted({"stop_seqs", "response_schema", "num_choices", "logprobs"} & set(request["config"]))
             if unsupported:
                 raise EvalError(f"the task sets {unsupported[0]}, which a benchmark does not support")
             assert self.policy is not None
             if attempt not in self._policies:
                 self._policies[attempt] = self.policy(*attempt)
-            turn = await self._policies[attempt].act(asked["messages"], tools=asked["tools"] or None)
+            turn = await self._policies[attempt].act(request["messages"], tools=request["tools"] or None)
             used = {"input_tokens": turn.input_tokens, "output_tokens": turn.output_tokens}
             answer: dict[str, Any] = {"message": turn.message, "stop_reason": turn.stop_reason, **used}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         report_progress()
         with suppress(ConnectionError):
-            await _send(process, {"ask": asked["ask"], **answer})
+            await _send(process, {"ask": request["ask"], **answer})
 
 
 async def _send(process: asyncio.subprocess.Process, message: Mapping[str, Any]) -> None:

@@ -47,8 +47,8 @@ class JsonMatch(BaseVerifier[JsonMatchParams]):
         if expected == "" or (self.cfg.mode == "subset" and expected in ({}, [])):
             raise EvalError(f"expected is {show(target)}, which any answer has. Give it a value.")
         answer = self.cfg.answer_in(completion)
-        found = MISSING if answer is None else find_json(answer)
-        if found is MISSING:
+        value = MISSING if answer is None else find_json(answer)
+        if value is MISSING:
             return VerificationResult(0.0, {"found_json": False})
         compare = ValueComparison(
             relative_tolerance=self.cfg.relative_tolerance,
@@ -57,7 +57,7 @@ class JsonMatch(BaseVerifier[JsonMatchParams]):
             ignore_order=self.cfg.ignore_order,
             ignore_case=self.cfg.ignore_case,
         )
-        return VerificationResult(float(compare.same(found, expected)), {"found_json": True})
+        return VerificationResult(float(compare.same(value, expected)), {"found_json": True})
 
     def _read_expected_json(self, target: Any) -> Any:
         """Parse an expected value that a dataset stores as JSON text."""

@@ -83,10 +83,10 @@ def judge_prompt(template: str, *, expected: Any, completion: str, **fields: Any
 
 def read_score(reply: str, *, lowest: float, highest: float) -> float | None:
     """Return the score in a judge's reply; None if there is none on the scale."""
-    found = _SCORE.fullmatch((_score_text(reply) or "").strip())
-    if found is None or (found[2] is not None and float(found[2]) != highest):
+    match = _SCORE.fullmatch((_score_text(reply) or "").strip())
+    if match is None or (match[2] is not None and float(match[2]) != highest):
         return None  # e.g. 4/5 on a scale up to 10
-    score = float(found[1])
+    score = float(match[1])
     return score if lowest <= score <= highest else None
 
 
@@ -97,7 +97,7 @@ def _score_text(reply: str) -> str | None:
     if ending.endswith("</score>"):
         start = ending.rfind("<score>")
         return ending[start + len("<score>") : -len("</score>")] if start >= 0 else None
-    for start in reversed([found.start() for found in re.finditer("{", ending)][-_MOST_BRACKETS:]):
+    for start in reversed([bracket.start() for bracket in re.finditer("{", ending)][-_MOST_BRACKETS:]):
         with suppress(ValueError):  # only the object at the end of the reply; earlier objects may be quoted
             value = strict_loads(ending[start:])
             if "score" in value:
@@ -117,7 +117,7 @@ def judge_spec(model: str) -> InferenceSpec:
             return InferenceSpec(kind=kind, params={"model": model})
     known = ", ".join(kinds.names()) or "none"
     raise EvalError(
-        f"it is not known who serves the judge model {show(model)}. Write it as kind:model, with one of the inference "
+        f"the provider of the judge model {show(model)} is unknown. Write it as kind:model, with one of the inference "
         f"kinds: {known}."
     )
 
@@ -135,12 +135,12 @@ def _client(factory: Any, params: str) -> ChatClient:
 
 def info_of(scores: Sequence[float], cost_usd: float | None) -> Mapping[str, Any]:
     """Return scores and cost for the record, and for several scores their agreement."""
-    found: dict[str, Any] = {"scores": list(scores), "cost_usd": cost_usd}
+    info: dict[str, Any] = {"scores": list(scores), "cost_usd": cost_usd}
     if len(scores) > 1:
         pairs = list(itertools.combinations(scores, 2))
-        identical = statistics.fmean(one == other for one, other in pairs)
-        found["agreement"] = {"sd": statistics.stdev(scores), "identical": identical}
-    return found
+        identical = statistics.fmean(first == second for first, second in pairs)
+        info["agreement"] = {"sd": statistics.stdev(scores), "identical": identical}
+    return info
 
 
 class LLMJudgeParams(Strict):
@@ -213,7 +213,7 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
         for _ in range(self.cfg.attempts):
             fresh = await self._ask(question, self.cfg.samples - len(scores), retry)
             replies += fresh
-            read = (read_score(one.text, lowest=self.cfg.lowest, highest=self.cfg.highest) for one in fresh)
+            read = (read_score(reply.text, lowest=self.cfg.lowest, highest=self.cfg.highest) for reply in fresh)
             scores += [score for score in read if score is not None]
             if len(scores) == self.cfg.samples:
                 return self._result(scores, replies)
@@ -243,8 +243,8 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
         total = None if None in costs else sum(cost for cost in costs if cost is not None)
         read = sum(reply.usage.input_tokens or 0 for reply in replies)
         usage = {"input_tokens": read, "output_tokens": sum(reply.usage.output_tokens or 0 for reply in replies)}
-        said = [reply.text for reply in replies]
-        return VerificationResult(reward, {**info_of(scores, total), "usage": usage, "replies": said})
+        texts = [reply.text for reply in replies]
+        return VerificationResult(reward, {**info_of(scores, total), "usage": usage, "replies": texts})
 
 
 def _all_text(message: Message) -> str:

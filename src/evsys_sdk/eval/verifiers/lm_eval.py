@@ -91,18 +91,18 @@ class LmEval(ForeignSuite[LmEvalParams]):
 
     def _run(self, model: SamplerModel, sampling: Sampling, tasks: Sequence[HarborTask]) -> ForeignRun:
         loaded = self._load()
-        wanted: dict[str, list[int]] = {}
+        numbers: dict[str, list[int]] = {}
         for task in tasks:
             name, _, number = task.task_id.rpartition("/")
-            wanted.setdefault(name, []).append(int(number))
-        greedy = any(loaded[name].OUTPUT_TYPE == "loglikelihood" for name in wanted)
+            numbers.setdefault(name, []).append(int(number))
+        greedy = any(loaded[name].OUTPUT_TYPE == "loglikelihood" for name in numbers)
         lm = open_lm(model.sampler, model.context_length, max_tokens=sampling.max_tokens, greedy=greedy)
         result = _library().simple_evaluate(
             lm,
-            tasks=list(wanted),
+            tasks=list(numbers),
             task_manager=self._manager,
             num_fewshot=self.cfg.num_fewshot,
-            samples=wanted,
+            samples=numbers,
             bootstrap_iters=0,
             confirm_run_unsafe_code=False,
         )
@@ -117,14 +117,14 @@ class LmEval(ForeignSuite[LmEvalParams]):
     def _prediction(self, name: str, sample: dict[str, Any], contents: Mapping[str, Any]) -> Prediction:
         task_id = f"{name}/{sample['doc_id']}"
         if _hash(sample["doc"]) != contents[task_id]:
-            raise EvalError(f"document {task_id} is another one than when the tasks were listed. Remove .evsys/tasks.")
+            raise EvalError(f"document {task_id} has changed since the tasks were listed. Remove .evsys/tasks.")
         metric = self.cfg.metric or sample["metrics"][0]
         value = sample.get(metric)
         if isinstance(value, bool | int | float) or hasattr(value, "item"):
             text = str(sample["filtered_resps"][0]) if isinstance(sample["filtered_resps"][0], str) else ""
             return Prediction(task_id, 0, "ok", float(value), text, info={"metric": metric})  # pyright: ignore[reportArgumentType]
-        known = ", ".join(sample["metrics"])
-        raise EvalError(f"task '{name}' gives {show(value)} as '{metric}'. Name another metric; it has {known}.")
+        metrics = ", ".join(sample["metrics"])
+        raise EvalError(f"task '{name}' gives {show(value)} as '{metric}'. Name another metric; it has {metrics}.")
 
     def _row(self, name: str, task: Any, at: int, doc: Any) -> Row:
         target = task.doc_to_target(doc)
@@ -139,13 +139,13 @@ class LmEval(ForeignSuite[LmEvalParams]):
 
     def _load(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = self._manager.load(self.cfg.subject.split(","))["tasks"]
+            tasks: dict[str, Any] = self._manager.load(self.cfg.subject.split(","))["tasks"]
         except EvsysError:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise DataError(f"lm-eval cannot load '{self.cfg.subject}': {reason}. Check with `lm-eval ls`.") from error
-        return found
+        return tasks
 
 
 def _library() -> Any:

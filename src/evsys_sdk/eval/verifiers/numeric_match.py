@@ -55,20 +55,24 @@ class NumericMatch(BaseVerifier[NumericMatchParams]):
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Read the number and compare it with each expected number."""
-        right = [value for text in self.cfg.read_expected(target) for value in self._read_expected_numbers(text)]
+        expected_values = [
+            value for text in self.cfg.read_expected(target) for value in self._read_expected_numbers(text)
+        ]
         answer = self.cfg.answer_in(completion)
-        found = None if answer is None else self._read(answer)
-        if found is None:
+        number = None if answer is None else self._read(answer)
+        if number is None:
             return VerificationResult(0.0, {"number": None})
         tolerance = {"relative": self.cfg.relative_tolerance, "absolute": self.cfg.absolute_tolerance}
-        equal = any(close(value, wanted, **tolerance) for value in self._values(found) for wanted in right)
-        return VerificationResult(float(equal), {"number": str(found.value)})
+        equal = any(
+            close(value, expected, **tolerance) for value in self._values(number) for expected in expected_values
+        )
+        return VerificationResult(float(equal), {"number": str(number.value)})
 
     def _read_expected_numbers(self, text: str) -> list[Decimal]:
-        found = self._read(text)
-        if found is None:
+        number = self._read(text)
+        if number is None:
             raise EvalError(f"there is no number in the expected answer {show(text)}. Correct the task.")
-        return self._values(found)
+        return self._values(number)
 
     def _read(self, text: str) -> Quantity | None:
         boxed = last_boxed(text) if self.cfg.boxed else None
@@ -80,12 +84,12 @@ class NumericMatch(BaseVerifier[NumericMatchParams]):
             match = later
         return None if match is None else self._notation.read(match)
 
-    def _values(self, found: Quantity) -> list[Decimal]:
+    def _values(self, quantity: Quantity) -> list[Decimal]:
         """Return the possible values of a number with its unit and percent sign."""
-        value = found.value
-        if found.unit is not None:
-            value = EXACT.multiply(value, Decimal(repr(self.cfg.units[found.unit])))
-        if not found.percent or self.cfg.percent == "number":
+        value = quantity.value
+        if quantity.unit is not None:
+            value = EXACT.multiply(value, Decimal(repr(self.cfg.units[quantity.unit])))
+        if not quantity.percent or self.cfg.percent == "number":
             return [value]
         share = EXACT.divide(value, Decimal(100))
         return [share] if self.cfg.percent == "fraction" else [value, share]

@@ -100,7 +100,7 @@ class PythonTests(BaseVerifier[PythonTestsParams]):
         state = report[0].get("state") if report else None
         if state not in ("ready", "unprotected"):
             raise EvalError(
-                f"the tests did not start: '{self.cfg.python}' ended with {done.exit_code} and said "
+                f"the tests did not start: '{self.cfg.python}' exited with {done.exit_code} and printed "
                 f"{show(done.stderr.strip())}. The sandbox needs Python, and room to write."
             )
         if state == "unprotected":
@@ -154,7 +154,7 @@ async def _write_job(environment: Environment, job: dict[str, Any]) -> str:
     return folder
 
 
-_UNKNOWN_HERE = {"pytest.fixture", "unittest.mock", "inspect"}
+_UNSUPPORTED = {"pytest.fixture", "unittest.mock", "inspect"}
 _BUILTINS = frozenset(dir(builtins))
 _COUNT = ast.parse("__evsys_asserted__()").body[0]
 _BLOCKS = ("body", "orelse", "finalbody")
@@ -162,37 +162,37 @@ _BLOCKS = ("body", "orelse", "finalbody")
 
 def problems_in(tests: list[str]) -> list[str]:
     """Return the problems of tests that cannot judge any solution."""
-    found: list[str] = []
+    problems: list[str] = []
     for number, test in enumerate(tests):
         place = f"test {number}" if len(tests) > 1 else "the test"
         try:
-            found += [f"{place}, line {line}: {problem}" for line, problem in _problems_of(test)]
+            problems += [f"{place}, line {line}: {problem}" for line, problem in _problems_of(test)]
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            found.append(f"{place} is not Python: {error}.")
-    return found
+            problems.append(f"{place} is not Python: {error}.")
+    return problems
 
 
 @functools.lru_cache(maxsize=4096)  # every rollout of a task has the same tests
 def _problems_of(test: str) -> list[tuple[int, str]]:
     tree = ast.parse(test)
-    found: list[tuple[int, str]] = []
+    problems: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(("test", "check")):
-            found += [(node.lineno, f"{node.name} {why}") for why in _function_problems(node, node in tree.body)]
+            problems += [(node.lineno, f"{node.name} {why}") for why in _function_problems(node, node in tree.body)]
         elif isinstance(node, ast.Import | ast.ImportFrom):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            named = [f"{module}.{alias.name}" for module in modules for alias in node.names] + modules
-            for name in sorted(_UNKNOWN_HERE.intersection(named)):
+            imported = [f"{module}.{alias.name}" for module in modules for alias in node.names] + modules
+            for name in sorted(_UNSUPPORTED.intersection(imported)):
                 why = "reaches into the solution's process, which tests cannot. Ask the solution for data instead"
-                found.append((node.lineno, f"{name} {why}."))
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) in _UNKNOWN_HERE:
+                problems.append((node.lineno, f"{name} {why}."))
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in _UNSUPPORTED:
             why = "needs a test runner that these tests do not have. Write plain functions"
-            found.append((node.lineno, f"{ast.unparse(node)} {why}."))
+            problems.append((node.lineno, f"{ast.unparse(node)} {why}."))
     for name, line in _judged_by_solution(tree):
-        found.append((line, f"{name} decides, and is not defined here: the solution could supply it. Import it."))
+        problems.append((line, f"{name} decides, and is not defined here: the solution could supply it. Import it."))
     if not any(isinstance(node, ast.Raise) or _asserts(node) for node in ast.walk(tree)):
-        found.append((1, "there is no assertion, so any code would pass. Write assert statements."))
-    return sorted(set(found))
+        problems.append((1, "there is no assertion, so any code would pass. Write assert statements."))
+    return sorted(set(problems))
 
 
 def _judged_by_solution(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -208,8 +208,8 @@ def _judged_by_solution(tree: ast.Module) -> Iterator[tuple[str, int]]:
             decides = decides.operand
         if not isinstance(decides, ast.Call) or not is_theirs(decides):
             continue
-        given = [*decides.args, *(keyword.value for keyword in decides.keywords)]
-        is_about_result = any(is_theirs(one) for argument in given for one in ast.walk(argument))
+        arguments = [*decides.args, *(keyword.value for keyword in decides.keywords)]
+        is_about_result = any(is_theirs(part) for argument in arguments for part in ast.walk(argument))
         if is_about_result if isinstance(node, ast.Assert) else isinstance(node, ast.Expr) and _is_assertion(decides):
             yield ast.unparse(decides.func), decides.lineno
 
@@ -225,13 +225,13 @@ def _names_bound_by(node: ast.AST) -> list[str]:
 def _function_problems(node: ast.FunctionDef | ast.AsyncFunctionDef, at_top: bool) -> Iterator[str]:
     """Yield the reasons why a test function would not run completely."""
     needed = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
-    is_parametrized = any("parametrize" in ast.unparse(one) for one in node.decorator_list)
+    is_parametrized = any("parametrize" in ast.unparse(part) for part in node.decorator_list)
     if at_top and needed > 0 and not is_parametrized and node.name.startswith("test"):
         yield "has parameters, and there are no fixtures here. Give them values in the test."
     if isinstance(node, ast.AsyncFunctionDef):
         yield "is async and would never run. Call asyncio.run inside it."
-    inside = [one for statement in node.body for one in ast.walk(statement)]
-    if any(isinstance(one, ast.Yield | ast.YieldFrom) for one in inside):
+    inside = [part for statement in node.body for part in ast.walk(statement)]
+    if any(isinstance(part, ast.Yield | ast.YieldFrom) for part in inside):
         yield "is a generator and would never run. Remove the yield."
 
 
@@ -245,27 +245,27 @@ def _prepare(test: str) -> dict[str, Any]:
     for node in list(ast.walk(tree)):
         for name in _BLOCKS:
             if is_list(block := getattr(node, name, None)):
-                counted = [[_COUNT, one] if _asserts(one) else [one] for one in block]
+                counted = [[_COUNT, statement] if _asserts(statement) else [statement] for statement in block]
                 setattr(node, name, [*chain(*counted)])
     builtin_names = _BUILTINS.intersection(name.id for name in names) - imported
     asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
     asserted = {name.id for node in asserts for name in ast.walk(node.test) if isinstance(name, ast.Name)}
     asserted -= {name for node in ast.walk(tree) for name in _names_bound_by(node)}
-    found = {"calls": calls, "builtins": builtin_names, "asserted": asserted}
-    return {"source": ast.unparse(tree), **{what: sorted(some) for what, some in found.items()}}
+    uses = {"calls": calls, "builtins": builtin_names, "asserted": asserted}
+    return {"source": ast.unparse(tree), **{what: sorted(values) for what, values in uses.items()}}
 
 
 def _asserts(node: ast.AST) -> bool:
     """Whether a statement is an assertion about a name; `assert True` is not."""
     if isinstance(node, ast.Assert):
-        return any(isinstance(one, ast.Name) for one in ast.walk(node.test))
+        return any(isinstance(child, ast.Name) for child in ast.walk(node.test))
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Match):
         return False
     if not hasattr(node, "body"):
         return any(map(_is_assertion, ast.walk(node)))
-    blocks = [getattr(one, name, []) for one in [node, *getattr(node, "handlers", [])] for name in _BLOCKS]
+    blocks = [getattr(child, name, []) for child in [node, *getattr(node, "handlers", [])] for name in _BLOCKS]
     items = [item.context_expr for item in getattr(node, "items", [])]
-    is_raised = any(isinstance(one, ast.Raise) for block in blocks for one in block)
+    is_raised = any(isinstance(child, ast.Raise) for block in blocks for child in block)
     return is_raised or any(map(_is_assertion, items))
 
 

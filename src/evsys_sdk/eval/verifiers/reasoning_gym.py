@@ -105,13 +105,13 @@ class ReasoningGym(BaseVerifier[ReasoningGymParams]):
         return _open_dataset(self.cfg.subject, self.cfg.seed, self.cfg.level, json.dumps(self.cfg.knobs))
 
     def _task(self, task_id: str, index: int, question: str, answer: str | None) -> Row:
-        given = self.cfg.model_dump(mode="json", exclude_defaults=True, exclude={"split", "size", "prompt", "rows"}) | {
-            "index": index
-        }
+        params = self.cfg.model_dump(
+            mode="json", exclude_defaults=True, exclude={"split", "size", "prompt", "rows"}
+        ) | {"index": index}
         return {
             "task_id": task_id,
             "instruction": self.cfg.prompt.replace("{question}", question),
-            "verifier": {"kind": "in_process", "fn_name": self.name, "expected": answer, "params": given},
+            "verifier": {"kind": "in_process", "fn_name": self.name, "expected": answer, "params": params},
             "metadata": {"generator": self.cfg.subject, "seed": self.cfg.seed},
         }
 
@@ -119,10 +119,10 @@ class ReasoningGym(BaseVerifier[ReasoningGymParams]):
         if not is_valid:
             raise DataError(
                 f"generator '{self.cfg.subject}' stores an answer that its own scorer rejects ({answer[:60]!r}), so "
-                "its rows are no demonstrations. Train on its tasks with rl instead."
+                "its rows cannot be demonstrations. Train on its tasks with rl instead."
             )
-        asked = {"role": "user", "content": self.cfg.prompt.replace("{question}", question)}
-        return {"messages": [asked, {"role": "assistant", "content": answer}]}
+        user_turn = {"role": "user", "content": self.cfg.prompt.replace("{question}", question)}
+        return {"messages": [user_turn, {"role": "assistant", "content": answer}]}
 
 
 @lru_cache(maxsize=64)
@@ -132,24 +132,24 @@ def _open_dataset(generator: str, seed: int, level: int | None, knobs: str) -> A
         library: Any = import_module("reasoning_gym")
         factory: Any = import_module("reasoning_gym.factory")
     if generator not in factory.DATASETS:
-        known = factory.DATASETS
-        hint = suggest(generator, known) or f"It has {len(known)}, for example leg_counting."
+        names = factory.DATASETS
+        hint = suggest(generator, names) or f"It has {len(names)}, for example leg_counting."
         raise DataError(f"reasoning-gym has no generator '{generator}'. {hint}")
-    given: dict[str, Any] = json.loads(knobs)
+    params: dict[str, Any] = json.loads(knobs)
     try:
         if level is not None:
-            given = _params_of_level(factory, generator, level) | given
+            params = _params_of_level(factory, generator, level) | params
         if generator == "composite":
             spec = import_module("reasoning_gym.composite").DatasetSpec
-            given["datasets"] = [spec(**({"weight": 1.0, "config": {}} | part)) for part in given.get("datasets", ())]
-        return library.create_dataset(generator, **(given | {"size": _STREAM, "seed": seed * _STREAM}))
+            params["datasets"] = [spec(**({"weight": 1.0, "config": {}} | part)) for part in params.get("datasets", ())]
+        return library.create_dataset(generator, **(params | {"size": _STREAM, "seed": seed * _STREAM}))
     except Exception as error:  # generators raise various exceptions for invalid params
         raise DataError(f"generator '{generator}' refuses {knobs}: {error}. Correct the params of the path.") from error
 
 
 def _params_of_level(factory: Any, generator: str, level: int) -> dict[str, Any]:
     curriculum = factory.create_curriculum(generator)
-    highest = max(len(one.levels) for one in curriculum.attributes.values()) - 1
+    highest = max(len(attribute.levels) for attribute in curriculum.attributes.values()) - 1
     if level > highest:
         raise ValueError(f"level is {level}, and its curriculum has the levels 0 to {highest}")
     curriculum.set_global_level(level)

@@ -49,7 +49,7 @@ class RegexMatchParams(AnswerParams):
     def flags(self) -> int:
         """The options as flags of `re`."""
         chosen = {re.I: self.ignore_case, re.M: self.multiline, re.S: self.dot_matches_newline}
-        return sum(int(flag) for flag, wanted in chosen.items() if wanted)
+        return sum(int(flag) for flag, is_set in chosen.items() if is_set)
 
 
 class RegexMatch(BaseVerifier[RegexMatchParams]):
@@ -61,7 +61,7 @@ class RegexMatch(BaseVerifier[RegexMatchParams]):
     async def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Match the answer in a separate process, which can be killed on a timeout."""
         pattern = self.cfg.pattern or self._read_pattern(target)
-        right = self.cfg.read_expected(target) if self.cfg.pattern and target is not None else None
+        expected = self.cfg.read_expected(target) if self.cfg.pattern and target is not None else None
         answer = self._answer_in(completion, pattern)
         if answer is None:
             return VerificationResult(0.0, {"match": None})
@@ -71,9 +71,9 @@ class RegexMatch(BaseVerifier[RegexMatchParams]):
             if self.cfg.on_timeout == "error":
                 raise
             return VerificationResult(0.0, {"match": None, "timed_out": str(error)})
-        found = None if groups is None else groups[min(1, len(groups) - 1)]
-        fits = groups is not None and (right is None or found in right)
-        return VerificationResult(float(fits), {"match": found})
+        matched = None if groups is None else groups[min(1, len(groups) - 1)]
+        is_right = groups is not None and (expected is None or matched in expected)
+        return VerificationResult(float(is_right), {"match": matched})
 
     def _answer_in(self, completion: str, pattern: str) -> str | None:
         """Return the text to match; it includes the answer tag if the pattern contains that tag."""

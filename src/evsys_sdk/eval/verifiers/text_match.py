@@ -45,12 +45,12 @@ class ExactMatch(BaseVerifier[ExactMatchParams]):
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Compare the answer with each expected text."""
-        right = [self.cfg.normalise_text(text) for text in self.cfg.read_expected(target)]
-        if not all(right):
+        expected = [self.cfg.normalise_text(text) for text in self.cfg.read_expected(target)]
+        if not all(expected):
             raise EvalError("an expected text is blank, and an empty answer would be right. Give it a text.")
         answer = self.cfg.answer_in(completion)
-        found = answer is not None and self.cfg.normalise_text(answer) in right
-        return VerificationResult(float(found), {"answer": answer})
+        is_right = answer is not None and self.cfg.normalise_text(answer) in expected
+        return VerificationResult(float(is_right), {"answer": answer})
 
 
 class ContainsParams(AnswerParams):
@@ -77,20 +77,20 @@ class Contains(BaseVerifier[ContainsParams]):
 
     def verify(self, *, completion: str, target: Any) -> VerificationResult:
         """Search the answer for each expected text."""
-        wanted = self.cfg.read_expected(target)
-        if not all(text.strip() for text in wanted):
+        expected = self.cfg.read_expected(target)
+        if not all(text.strip() for text in expected):
             raise EvalError("an expected text is empty, and every answer contains that. Give it a text.")
         answer = self.cfg.answer_in(completion)
         text = self._normalise(answer or "")
-        missing = [one for one in wanted if not self._occurs(self._normalise(one), text)]
-        found = not missing if self.cfg.match == "all" else len(missing) < len(wanted)
-        return VerificationResult(float(found and answer is not None), {"missing": missing})
+        missing = [part for part in expected if not self._occurs(self._normalise(part), text)]
+        is_right = not missing if self.cfg.match == "all" else len(missing) < len(expected)
+        return VerificationResult(float(is_right and answer is not None), {"missing": missing})
 
     def _normalise(self, text: str) -> str:
         text = unicodedata.normalize("NFC", text)
         return text.casefold() if self.cfg.ignore_case else text
 
-    def _occurs(self, wanted: str, text: str) -> bool:
+    def _occurs(self, part: str, text: str) -> bool:
         if not self.cfg.whole_words:
-            return wanted in text
-        return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", text) is not None
+            return part in text
+        return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text) is not None

@@ -16,7 +16,7 @@ from ...config.base import Strict
 from ...data.types import HarborTask, Message
 from ...errors import MISSING
 from ...protocols import VerificationResult
-from ..answers.compare import ValueComparison, longest_common, most_pairs
+from ..answers.compare import ValueComparison, count_pairs, longest_common
 from ..answers.tool_call import UNREADABLE, ParsedToolCall, calls_in, calls_in_text, read_expected_calls
 from ..verifier import BaseVerifier
 
@@ -52,16 +52,16 @@ class ToolCallsMatch(BaseVerifier[ToolCallsMatchParams]):
         self, *, completion: str, target: Any, messages: list[Message], task: HarborTask | None
     ) -> VerificationResult:
         """Compare the policy's calls with the expected calls."""
-        wanted = read_expected_calls(target)
-        found = self._find_calls(completion, _answers(messages, task))
-        pair = most_pairs if self.cfg.any_order else longest_common
-        matched = pair(found, wanted, self._fits)
-        whole = len(wanted) if self.cfg.extra_calls else max(len(wanted), len(found))
-        share = matched / whole if whole else 1.0
+        expected = read_expected_calls(target)
+        calls = self._find_calls(completion, _answers(messages, task))
+        count = count_pairs if self.cfg.any_order else longest_common
+        matched = count(calls, expected, self._fits)
+        n_required = len(expected) if self.cfg.extra_calls else max(len(expected), len(calls))
+        share = matched / n_required if n_required else 1.0
         info = {
-            "calls": [call.to_dict() for call in found],
+            "calls": [call.to_dict() for call in calls],
             "matched": matched,
-            "unreadable": sum(call is UNREADABLE for call in found),
+            "unreadable": sum(call is UNREADABLE for call in calls),
         }
         return VerificationResult(share if self.cfg.partial_credit else float(share == 1.0), info)
 
@@ -70,21 +70,21 @@ class ToolCallsMatch(BaseVerifier[ToolCallsMatchParams]):
             return calls_in(answers[-1:] if self.cfg.turns == "last" else answers, tag=self.cfg.tag)
         return [] if self.cfg.tag is None else calls_in_text(completion, tag=self.cfg.tag)
 
-    def _fits(self, found: ParsedToolCall, wanted: ParsedToolCall) -> bool:
-        if found is UNREADABLE or found.name != wanted.name:
+    def _fits(self, call: ParsedToolCall, expected: ParsedToolCall) -> bool:
+        if call is UNREADABLE or call.name != expected.name:
             return False
-        if self.cfg.arguments == "ignore" or wanted.arguments is MISSING:
+        if self.cfg.arguments == "ignore" or expected.arguments is MISSING:
             return True
         compare = ValueComparison(
             relative_tolerance=self.cfg.relative_tolerance,
             extra_keys=self.cfg.arguments == "subset",
             ignore_order=self.cfg.ignore_argument_order,
         )
-        return compare.same(found.arguments, wanted.arguments)
+        return compare.same(call.arguments, expected.arguments)
 
 
 def _answers(messages: list[Message], task: HarborTask | None) -> list[Message]:
     """Return the assistant messages that the policy wrote, without those of the given context."""
     answers = [message for message in messages if message.get("role") == "assistant"]
-    given: list[Message] = list(task.metadata.get("context_messages", ())) if task else []
-    return answers[sum(message.get("role") == "assistant" for message in given) :]
+    context: list[Message] = list(task.metadata.get("context_messages", ())) if task else []
+    return answers[sum(message.get("role") == "assistant" for message in context) :]

@@ -78,12 +78,14 @@ class Verifiers(BaseVerifier[VerifiersParams]):
     def make_rows(self) -> Iterator[Row]:
         """Yield the tasks of the split, as rows that can be scored without loading the tasks again."""
         taskset = _load(self.cfg.subject)
-        own = {key: value for key in ("split", "size", "seed") if (value := getattr(self.cfg, key)) is not None}
+        options = {key: value for key in ("split", "size", "seed") if (value := getattr(self.cfg, key)) is not None}
         fields = set(taskset.config_type.model_fields)
-        config = taskset.configure(self.cfg.knobs | {key: own.pop(key) for key in tuple(own) if key in fields})
-        tasks = self._read_tasks(taskset.cls(config), **own)
+        config = taskset.configure(self.cfg.knobs | {key: options.pop(key) for key in tuple(options) if key in fields})
+        tasks = self._read_tasks(taskset.cls(config), **options)
         if not tasks:
-            raise DataError(f"taskset '{self.cfg.subject}' has no task for {own or 'its config'}. Correct the path.")
+            raise DataError(
+                f"taskset '{self.cfg.subject}' has no task for {options or 'its config'}. Correct the path."
+            )
         for reason in taskset.obstacles(config, program=self.cfg.program):
             raise self._refusal(reason)
         seen: Counter[str] = Counter()
@@ -101,7 +103,7 @@ class Verifiers(BaseVerifier[VerifiersParams]):
         task = self._task()
         opening = _opening(task.data)
         answers = messages[len(opening) :] or [{"role": "assistant", "content": completion}]
-        trace = _trace(task, opening, [self._answer(one) for one in answers])
+        trace = _trace(task, opening, [self._answer(message) for message in answers])
         limits = task.data.timeout
         for hook, limit in ((task.setup, limits.setup), (task.finalize, limits.finalize)):
             async with asyncio.timeout(limit):
@@ -114,12 +116,14 @@ class Verifiers(BaseVerifier[VerifiersParams]):
     async def run_program(self, spec: Mapping[str, Any]) -> Any:
         """Run the task's harness program and return its trace; `spec` is the library's config of an agent."""
         vf, taskset = _library(), _load(self.cfg.subject)
-        own = None if spec["harness"] else taskset.harness
+        harness = None if spec["harness"] else taskset.harness
         # The library finds only harnesses of installed packages, so replace its harness by the taskset's own.
         agent = vf.Agent(vf.AgentConfig.model_validate({**spec, "harness": spec["harness"] or {"id": "null"}}))
-        if own is not None:
-            kind = import_module("verifiers.v1.utils.generic").concrete_type(own, vf.HarnessConfig) or vf.HarnessConfig
-            agent.harness = own(kind(id=own.__name__))
+        if harness is not None:
+            kind = (
+                import_module("verifiers.v1.utils.generic").concrete_type(harness, vf.HarnessConfig) or vf.HarnessConfig
+            )
+            agent.harness = harness(kind(id=harness.__name__))
         return await agent.run(self._task())
 
     def _task(self) -> Any:
@@ -155,14 +159,14 @@ class Verifiers(BaseVerifier[VerifiersParams]):
 
     def _row(self, task: Any, task_id: str) -> Row:
         *context, last = _opening(task.data)
-        asks = last["role"] == "user"
-        if not asks:
+        ends_with_user = last["role"] == "user"
+        if not ends_with_user:
             context = [*context, last]
         params = self.cfg.model_dump(include={"subject", "knobs", "ignore_thinking", "program"}, exclude_defaults=True)
         params["data"] = task.data.model_dump(mode="json", exclude_defaults=True, exclude={"idx"})
         return {
             "task_id": task_id,
-            "instruction": last["content"] if asks else "",
+            "instruction": last["content"] if ends_with_user else "",
             "verifier": {"kind": "in_process", "fn_name": self.name, "params": params},
             "metadata": {"taskset": self.cfg.subject, **({"context_messages": context} if context else {})},
         }
@@ -184,13 +188,13 @@ class _Taskset:
         with user_code(f"importing '{subject}'", limit_s=default_limit_s()):
             module = import_reference(_module_name(subject), project_root())
         exported = [getattr(module, name, None) for name in getattr(module, "__all__", ())]
-        self.exported = [one for one in exported if isinstance(one, type)]
-        found = [kind for kind in self.exported if issubclass(kind, vf.Taskset)]
-        if len(found) != 1:
-            names = ", ".join(kind.__name__ for kind in found) or "none"
+        self.exported = [value for value in exported if isinstance(value, type)]
+        tasksets = [kind for kind in self.exported if issubclass(kind, vf.Taskset)]
+        if len(tasksets) != 1:
+            names = ", ".join(kind.__name__ for kind in tasksets) or "none"
             raise DataError(f"'{subject}' exports {names} as a taskset. Name exactly one vf.Taskset in its __all__.")
         self.subject, self.file = subject, Path(str(module.__file__))
-        self.cls: Any = found[0]
+        self.cls: Any = tasksets[0]
         concrete_type = import_module("verifiers.v1.utils.generic").concrete_type
         self.config_type: Any = concrete_type(self.cls, vf.TasksetConfig, origin=vf.Taskset) or vf.TasksetConfig
         self.task_type: Any = self.cls.task_type()
@@ -199,7 +203,7 @@ class _Taskset:
     def hash(self) -> str:
         """Hash of the taskset's file, or of all Python files if it is a package."""
         files = sorted(self.file.parent.rglob("*.py")) if self.file.name == "__init__.py" else [self.file]
-        return hashlib.sha256(b"".join(one.read_bytes() for one in files)).hexdigest()[:12]
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
     def configure(self, knobs: Mapping[str, Any]) -> Any:
         nested: dict[str, Any] = {"id": self.cls.__module__}
@@ -214,8 +218,8 @@ class _Taskset:
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
-            known = ", ".join(name for name in self.config_type.model_fields if name != "id")
-            raise DataError(f"taskset '{self.subject}': {field}: {first['msg']}. Its config has {known}.") from error
+            names = ", ".join(name for name in self.config_type.model_fields if name != "id")
+            raise DataError(f"taskset '{self.subject}': {field}: {first['msg']}. Its config has {names}.") from error
 
     def build_task(self, data: dict[str, Any], knobs: str) -> Any:
         return self.task_type(self.task_type.data_type().model_validate(data), _configured(self, knobs).task)
@@ -270,8 +274,8 @@ def _obstacles(task: Any, *, program: bool) -> Iterator[str]:
         yield "has no prompt, because a simulated user opens the conversation"
     elif any(
         not isinstance(part, str) and part.type != "text"
-        for one in _messages(data.prompt)
-        for part in one.content or ()
+        for message in _messages(data.prompt)
+        for part in message.content or ()
     ):
         yield "has images in its prompt"
     if not task.hooks("reward"):
@@ -284,8 +288,8 @@ def _obstacles(task: Any, *, program: bool) -> Iterator[str]:
         yield "needs a container, skills or artifacts"
     if import_module("verifiers.v1.utils.decorators").discover_decorated(task, "intercept"):
         yield "changes what is sent to the model"
-    own = [getattr(task, name) for name in ("setup", "finalize")]
-    hooks = [hook for hook in own if hook.__func__ is not getattr(base, hook.__name__)]
+    own_hooks = [getattr(task, name) for name in ("setup", "finalize")]
+    hooks = [hook for hook in own_hooks if hook.__func__ is not getattr(base, hook.__name__)]
     for hook in (*hooks, *task.hooks("reward"), *task.hooks("metric")):
         needed = inspect.signature(hook).parameters.get("runtime")
         if needed is not None and needed.default is inspect.Parameter.empty:
@@ -298,12 +302,12 @@ def _messages(prompt: Any) -> list[Any]:
 
 def _opening(data: Any) -> list[Message]:
     """Return the initial messages of a task."""
-    said: list[Message] = [one.model_dump(mode="json", exclude_none=True) for one in _messages(data.prompt)]
+    messages: list[Message] = [message.model_dump(mode="json", exclude_none=True) for message in _messages(data.prompt)]
     if isinstance(data.prompt, str):
-        said = [{"role": "user", "content": data.prompt}]
+        messages = [{"role": "user", "content": data.prompt}]
     if data.system_prompt is not None:
-        said.insert(0, {"role": "system", "content": data.system_prompt})
-    return [{**one, "content": text_of(one.get("content") or "")} for one in said]
+        messages.insert(0, {"role": "system", "content": data.system_prompt})
+    return [{**message, "content": text_of(message.get("content") or "")} for message in messages]
 
 
 def _key(data: Any) -> str:
@@ -322,17 +326,19 @@ def _trace(task: Any, opening: list[Message], answers: list[Message]) -> Any:
     """Build the library's trace of a chat, which has a single branch."""
     vf = _library()
     trace_module, state = import_module("verifiers.v1.trace"), import_module("verifiers.v1.state").state_cls(type(task))
-    said = [(message, False) for message in opening] + [(one, one["role"] == "assistant") for one in answers]
+    messages = [(message, False) for message in opening] + [
+        (message, message["role"] == "assistant") for message in answers
+    ]
     nodes = [
         {"parent": at - 1 if at else None, "message": _message(message), "sampled": sampled}
-        for at, (message, sampled) in enumerate(said)
+        for at, (message, sampled) in enumerate(messages)
     ]
     trace = vf.Trace(
         task=trace_module.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
         agent=_agent(),
         state=state(),
         nodes=nodes,
-        calls=[{"node": at} for at, (_, sampled) in enumerate(said) if sampled],
+        calls=[{"node": at} for at, (_, sampled) in enumerate(messages) if sampled],
         ok=True,
     )
     trace.stop("agent_completed")
@@ -341,13 +347,13 @@ def _trace(task: Any, opening: list[Message], answers: list[Message]) -> Any:
 
 def _message(message: Message) -> dict[str, Any]:
     """Convert a message to the library's format, in which tool calls have no nested `function`."""
-    kept = ("role", "content", "reasoning_content", "tool_call_id", "name")
+    fields = ("role", "content", "reasoning_content", "tool_call_id", "name")
     calls: list[dict[str, Any]] = [{**call, **call["function"]} for call in message.get("tool_calls") or ()]
     for at, call in enumerate(calls):
         call.setdefault("id", str(at))
         if not isinstance(call["arguments"], str):
             call["arguments"] = json.dumps(call["arguments"])
-    return {key: message[key] for key in kept if key in message} | ({"tool_calls": calls} if calls else {})
+    return {key: message[key] for key in fields if key in message} | ({"tool_calls": calls} if calls else {})
 
 
 @lru_cache(maxsize=1)
