@@ -121,17 +121,22 @@ def test_a_benchmark_can_be_added_listed_shown_and_verified(project: Path, evsys
     assert evsys.json("dataset", "list") == []
 
 
-def test_list_is_an_aligned_table_of_what_is_cached_and_what_is_not(project: Path, evsys: Evsys) -> None:
+def test_list_is_an_aligned_table_of_what_is_cached_and_what_is_not(
+    project: Path, evsys: Evsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert evsys("dataset", "list") == "No datasets yet. Add one with: evsys dataset add PATH --name NAME\n"
     write_rows(project / "data" / "datasets" / "greetings" / "v2" / "train.jsonl", [chat_row("a")] * 5)
     evsys("dataset", "add", str(write_rows(project / "a.jsonl", [{"x": 1}])), "--name", "sft")
 
+    narrow = evsys("dataset", "list").splitlines()
+    monkeypatch.setenv("COLUMNS", "160")
     lines = evsys("dataset", "list").splitlines()
 
-    assert lines[0].split() == ["name", "version", "split", "id", "rows", "format", "size", "where"]
+    assert narrow[0].split() == ["name", "version", "split", "id", "rows", "where"]
+    assert lines[0].split() == ["name", "version", "split", "id", "rows", "where", "format", "size"]
     assert lines[2].split()[:3] == ["greetings", "v2", "train"]
-    assert lines[2].split()[4:] == ["5", "chat_messages", "445", "B", "project"]
-    assert lines[3].split()[4:] == ["1", "unknown", "9", "B", "cache", "(added)"]
+    assert lines[2].split()[4:] == ["5", "project", "chat_messages", "445", "B"]
+    assert lines[3].split()[4:] == ["1", "cache", "(added)", "unknown", "9", "B"]
     assert len({line.index(text) for line, text in zip(lines[2:], ("project", "cache (added)"), strict=True)}) == 1
 
 

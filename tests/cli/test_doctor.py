@@ -1,8 +1,9 @@
-"""`evsys doctor`: asks once, remembers, and says what follows."""
+"""`evsys doctor`: lists what is installed; tests a backend once, stores the result and prints what follows."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,17 @@ def test_it_asks_again_when_told_to_and_says_what_it_does(capsys: pytest.Capture
     assert "probing loss_reduction" in shown.err
     assert "Refused" not in shown.out
     assert "loss_reduction         sum" in shown.out
+
+
+def test_without_a_backend_it_lists_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    page = capsys.readouterr().out
+    assert re.search(r"^evsys-sdk \S+, Python 3\.\S+\. Backends: .*\bmock\b", page)
+    assert main(["doctor", "--json"]) == 0
+    installed = json.loads(capsys.readouterr().out)
+    assert set(installed) == {"versions", "backends", "missing"}
+    for names in installed["missing"].values():
+        assert names[0] in page
 
 
 def test_bad_input_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_history_lists_filters_and_counts(root: Path, capsys: pytest.CaptureFixt
 
 
 def test_an_empty_history_says_where_it_looked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "No experiments found (no folder of experiments was found" in text(capsys, "history")
+    assert "No experiments found (there is no ./outputs" in text(capsys, "history")
     assert "No experiments found" in text(capsys, "context")
     (tmp_path / "outputs").mkdir()
     assert "looked in outputs" in text(capsys, "history")

@@ -122,7 +122,7 @@ def test_what_is_worse_on_a_canary_is_refused(project: Path) -> None:
 def test_what_is_the_same_is_not_better(project: Path) -> None:
     decision = judge(find_source("good"), "good", policy())
     assert states(decision) == {"target": "failed", f"canary {CANARY}": "ok", "audit": "ok"}
-    assert "more tasks would tell" in decision.sentence
+    assert "Score more tasks" in decision.sentence
 
 
 def test_a_canary_that_too_few_tasks_can_show_is_refused(project: Path) -> None:

@@ -170,3 +170,28 @@ def test_a_record_that_was_moved_exports_its_own_weights(project: Path, tmp_path
     found = export_weights(read_detail(tmp_path / "rate"), tmp_path / "out", trials=trials)
     assert "expected false claims: at most 0.06 of the 3" in (tmp_path / "out" / "README.md").read_text("utf-8")
     assert (found.arm, Path(found.folder, "adapter_config.json").is_file()) == ("one__seed43", True)
+
+
+def test_errors_of_continual_stages_show_their_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stages: list[dict[str, Any]] = []
+    for stage in ("first", "second"):
+        rows = [{"prompt": f"{stage} {n}", "completion": f"{stage} answer"} for n in range(4)]
+        (tmp_path / f"{stage}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        data = {"path": f"{stage}.jsonl", "transforms": [{"kind": "jsonl_to_chat"}]}
+        stages.append({"name": stage, "data": data, "eval_data": data})
+    run = {
+        "name": "two_stages",
+        "model": {"name": "tiny"},
+        "algorithm": {"kind": "sft", "params": {"max_steps": 1, "batch_size": 2}},
+        "backend": {"kind": "mock"},
+        "eval": {"metrics": [{"kind": "exact_match"}]},
+        "continual": {"stages": stages},
+    }
+    (tmp_path / "c.yaml").write_text(json.dumps({"name": "continual", "run": run}), "utf-8")
+    assert call("run", "c.yaml", "--quiet").exit_code == 0
+    page = call("errors", "continual", "--limit", "20").output
+    assert "8 of 8 answers wrong" in page
+    for stage in ("first", "second"):
+        for n in range(4):
+            assert f"prompt:   {stage} {n}\n  expected: {stage} answer\n" in page

@@ -61,7 +61,7 @@ def test_a_miss_names_the_closest_and_how_to_list(root: Path) -> None:
 
 
 def test_a_miss_with_no_root_at_all_says_where_it_looked() -> None:
-    with pytest.raises(DataError, match=r"looked for \./outputs"):
+    with pytest.raises(DataError, match=r"there is no \./outputs"):
         find_experiment("anything")
 
 

@@ -30,7 +30,7 @@ def test_show_tells_verdict_runs_failures_and_how_to_go_on(tmp_path: Path) -> No
     page = show_page(read_detail(path))
     assert "The verdict on rates is inconclusive." in page
     assert "The change of rates helps." in page
-    assert "+0.2 [-0.1, 0.5]" in page
+    assert "+0.2 [-0.1, +0.5]" in page
     assert "base__seed42: OSError: disk full" in page
     assert "agent: Odd." in page
     assert "final_sampler: somewhere" in page
@@ -122,7 +122,8 @@ def test_any_run_is_compared_with_any_other_and_the_conclusions_interval_is_the_
     assert (across.n_tasks, across.population) == (20, "20 common tasks, 2 and 2 seeds, this pair alone")
     page = compare_page(compare_experiments([base, changed, read_detail(two)]))
     assert page.index("C minus A") < page.index("What differs in the config")
-    assert "one-0a1b2c3d:base" in page
+    assert "Interval: as concluded: all runs of one-0a1b2c3d, simultaneous." in page
+    assert "Interval: 20 common tasks, 2 and 2 seeds, this pair alone." in page
     with pytest.raises(DataError, match="has no run 'chagned'"):
         read_detail(one, run="chagned")
 

@@ -194,7 +194,7 @@ def _describe(requirement: Target | Canary, gap: Gap, bound: float, stated: str)
         return f"{result}, above {bound:+.3f}."
     if gap.high <= bound:
         return f"{result}, and it must be above {bound:+.3f}."
-    return f"{result}: that does not show that it is above {bound:+.3f}; more tasks would tell."
+    return f"{result}: the interval holds {bound:+.3f}, which it must exceed. Score more tasks."
 
 
 def _check_limit(name: str, limit: Limit, target: ScoredMetric, current: ScoredMetric | None) -> Iterator[GateCheck]:

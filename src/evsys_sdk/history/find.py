@@ -134,7 +134,7 @@ def experiment_roots(roots: Sequence[str | Path] = ()) -> list[Path]:
 def describe_roots(roots: Sequence[Path]) -> str:
     """The searched folders, for a message."""
     if not roots:
-        return f"no folder of experiments was found (looked for ./{DEFAULT_ROOT} and in {WORKSPACE_DIR}/{OUTPUT_ROOTS})"
+        return f"there is no ./{DEFAULT_ROOT}, and {WORKSPACE_DIR}/{OUTPUT_ROOTS} names no folder"
     shown = ", ".join(shortest(root) for root in roots[:3])
     return f"looked in {shown}" + (f" and {len(roots) - 3} more folders" if len(roots) > 3 else "")
 

@@ -76,6 +76,11 @@ def interval_text(low: float | None, high: float | None, covers: str = "") -> st
     return "" if low is None or high is None else f"[{low:.3g}, {high:.3g}]{only}"
 
 
+def difference_text(value: float, low: float | None, high: float | None) -> str:
+    """`+0.12 [+0.05, +0.19]`, or the difference alone without an interval."""
+    return f"{value:+.3g}" if low is None or high is None else f"{value:+.3g} [{low:+.3g}, {high:+.3g}]"
+
+
 def date_text(at: float | None) -> str:
     """Local time with minutes, or `-`."""
     if at is None:
@@ -180,11 +185,30 @@ def fit_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, width: i
             if widths[widest] <= floors[widest]:
                 break
             widths[widest] -= 1
+    columns = [_clip_cells([row[at] for row in cells], size) for at, size in enumerate(widths)]
     lines = [
-        "  ".join(clip(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
-        for row in cells
+        "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
     ]
     return "\n".join([lines[0], "  ".join("-" * size for size in widths), *lines[1:]])
+
+
+def _clip_cells(cells: Sequence[str], width: int) -> list[str]:
+    """The cells of a column, cut; different cells that would look the same lose their common beginning instead."""
+    clipped = [clip(cell, width) for cell in cells]
+    alike: dict[str, set[str]] = {}
+    for cell, short in zip(cells, clipped, strict=True):
+        alike.setdefault(short, set()).add(cell)
+    same = [cell for group in alike.values() if len(group) > 1 for cell in group]
+    if not same:
+        return clipped
+    pairs = enumerate(zip(min(same), max(same), strict=False))
+    start = next((at for at, (one, other) in pairs if one != other), 0)
+    dots = "…" if is_unicode() else "..."
+    return [
+        clip(dots + cell[start:], width) if cell != short and cell[:start] == same[0][:start] else short
+        for cell, short in zip(cells, clipped, strict=True)
+    ]
 
 
 def write_markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

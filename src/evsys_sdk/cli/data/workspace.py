@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ...data.workspace.inventory import Listing, Shown, Verdict
     from ...data.workspace.reference import Kind
 
+_WIDE_ENOUGH = 100
+"""Width from which lists show the format and the size."""
+
 
 def workspace_group(kind: Kind, summary: str) -> click.Group:
     """The click group of a kind with its verbs."""
@@ -134,8 +137,9 @@ def _print_list(kind: Kind, listings: Sequence[Listing]) -> None:
     if not listings:
         click.echo(f"No {kind}s yet. Add one with: evsys {kind} add PATH --name NAME")
         return
-    headers = ("name", "version", "split", "id", "rows", "format", "size", "where")
-    click.echo(table(headers, [_cells(listing) for listing in listings]))
+    headers = ("name", "version", "split", "id", "rows", "where", "format", "size")
+    columns = len(headers) - 2 * (terminal_width() < _WIDE_ENOUGH)
+    click.echo(table(headers[:columns], [_cells(listing)[:columns] for listing in listings]))
     for listing in listings:
         if listing.problem:
             click.echo(f"\n{listing.name}@v{listing.version}:{listing.split}: {listing.problem}")
@@ -153,9 +157,9 @@ def _cells(listing: Listing) -> tuple[object, ...]:
         listing.split,
         listing.id or "-",
         rows,
+        where,
         listing.format or "-",
         size,
-        where,
     )
 
 

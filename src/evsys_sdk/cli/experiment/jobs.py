@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...history.find import shortest
 from ...history.text import duration_text
 from ..options import find_folder, json_option, root_option
 from ..output import emit, fit_table, group_sentences, hang
@@ -132,7 +133,7 @@ def _render(job: LiveStatus) -> None:
     where = f" by process {job.pid} on {job.host}" if job.state == "running" else ""
     left = f", about {duration_text(job.seconds_left)} left" if job.seconds_left is not None else ""
     done = f", {job.done} of {len(job.arms)} arms done" if len(job.arms) > 1 else ""
-    click.echo(f"{job.path}: {job.state}{where}{done}{left}")
+    click.echo(f"{shortest(job.path)}: {job.state}{where}{done}{left}")
     metrics = list(dict.fromkeys(name for arm in job.arms for name in (arm.measure, *arm.scores)))
     rows = [_row(arm, metrics) for arm in job.arms]
     click.echo(fit_table(("arm", "state", "step", "left", *metrics), rows))
@@ -148,7 +149,7 @@ def _render_attention(waiting: list[AttentionItem]) -> None:
         click.echo(
             hang(
                 f"  {item.experiment}: ",
-                f"{item.what}{'' if item.what.endswith('…') else '.'} Start with: {item.command}",
+                f"{item.what}{'' if item.what.endswith(('…', '.')) else '.'} Start with: {item.command}",
             )
         )
     if not waiting:
@@ -164,7 +165,7 @@ def _render_all(waiting: list[AttentionItem], running: list[LiveStatus]) -> None
         return
     rows = [
         (
-            str(job.path),
+            shortest(job.path),
             ", ".join(f"{number} {state}" for state, number in job.counts.items()),
             duration_text(job.seconds_left),
             str(job.pid),
@@ -246,9 +247,21 @@ def _render_logs(answer: dict[str, Any]) -> None:
     import json
 
     for line in answer["lines"]:
-        click.echo(line if isinstance(line, str) else json.dumps(line, ensure_ascii=False))
-    if not answer["lines"]:
-        click.echo(f"{answer['path']} ({answer['state']}) has no {answer['what']}.", err=True)
+        if isinstance(line, str):
+            click.echo(line)
+        elif answer["what"] == "metrics":
+            values = ", ".join(f"{name} {_number(value)}" for name, value in line.items() if name != "step")
+            click.echo(hang(f"step {line.get('step')}  ", values))
+        else:
+            click.echo(json.dumps(line, ensure_ascii=False))
+    if not answer["lines"] and answer["what"] == "console":
+        click.echo("Its output was printed on its terminal; --metrics shows the last steps of an arm.", err=True)
+    elif not answer["lines"]:
+        click.echo(f"{shortest(answer['path'])} ({answer['state']}) has no {answer['what']}.", err=True)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @click.command()

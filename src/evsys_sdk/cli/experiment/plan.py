@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...history.text import duration_text
+from ...history.text import count_text, duration_text
 from ..options import import_option, json_option
-from ..output import emit, fit_table, print_warnings, say
+from ..output import emit, print_warnings, say, table_of_differences
 
 if TYPE_CHECKING:
     from ...experiment.plan.plan import ExperimentPlan, LimitPlan, RunNeeds
@@ -42,11 +42,12 @@ def _render(plan: ExperimentPlan) -> None:
     shown = plan.runs[:20]
     rows: list[tuple[str, ...]] = [(run.run, f"x{len(run.arms)}", run.algorithm, *_cells(run.each)) for run in shown]
     if len(plan.runs) > len(shown):
-        rows.append((f"… {len(plan.runs) - len(shown)} more", *[""] * 7))
+        rows.append((f"… {len(plan.runs) - len(shown)} more", "", shown[0].algorithm, *[""] * 5))
     if plan.n_arms > 1:
-        rows.append(("all arms", f"{plan.n_arms}", "", *_cells(plan.total)))
+        recipes = {run.algorithm for run in plan.runs}
+        rows.append(("all arms", f"{plan.n_arms}", recipes.pop() if len(recipes) == 1 else "", *_cells(plan.total)))
     headers = ("run", "arms", "recipe", "steps", "trained", "sampled", "usd", "time")
-    click.echo(fit_table(headers, rows, whole=("run",)))
+    click.echo(table_of_differences(headers, rows, shared=("recipe", "usd")))
     for name, limit in plan.budget.items():
         say(_verdict(name, limit))
     if plan.sensitivity is not None:
@@ -60,11 +61,11 @@ def _render(plan: ExperimentPlan) -> None:
 def _cells(needs: RunNeeds) -> tuple[str, str, str, str, str]:
     steps = "?" if needs.steps is None else f"{needs.steps:,}"
     usd = "?" if needs.usd is None else f"{needs.usd:,.2f}" if needs.usd else "0"
-    sampled = f"{needs.tokens_sampled:,}"
+    sampled = count_text(needs.tokens_sampled)
     if needs.most_sampled > needs.tokens_sampled:
-        sampled += f" to {needs.most_sampled:,}"
+        sampled += f" to {count_text(needs.most_sampled)}"
     time = "?" if needs.wall_s is None else duration_text(needs.wall_s)
-    return steps, f"{needs.tokens_trained:,}", sampled, usd, time
+    return steps, count_text(needs.tokens_trained), sampled, usd, time
 
 
 def _verdict(name: str, limit: LimitPlan) -> str:
@@ -104,7 +105,7 @@ def _seeds_needed(plan: ExperimentPlan, sensitivity: Sensitivity, claimed: float
     arms = _count(len(plan.runs) * sensitivity.seeds_needed, "arm")
     return (
         f"To see the claimed {claimed:g}: n_repeats: {sensitivity.seeds_needed} "
-        f"({arms}, at most {plan.total.tokens * times:,.0f} tokens{usd})."
+        f"({arms}, at most {count_text(plan.total.tokens * times)} tokens{usd})."
     )
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...history.text import terminal_width
 from ..options import AT_LEAST_ONE, import_option, json_option, quiet_option
-from ..output import emit, fit_table, group_sentences, hang, print_warnings, say
+from ..output import emit, fields, group_sentences, hang, print_warnings, say, table_of_differences
 
 if TYPE_CHECKING:
     from ...config import ExperimentConfig
@@ -195,15 +196,15 @@ def _table(runs: Sequence[RunResult]) -> str:
     """One row per run; a value that all runs share is printed once, below."""
     metrics = [_headline(run) for run in runs]
     names = list(dict.fromkeys(name for shown in metrics for name in shown))
-    same = {name: metrics[0][name] for name in names if len({shown.get(name) for shown in metrics}) == 1}
-    shared = same if len(runs) > 1 else {}
-    columns = [name for name in names if name not in shared]
+    headers = ("run", "status", *names)
     rows = [
-        (run.run_id, _status(run), *(shown.get(name, "") for name in columns))
+        (run.run_id, _status(run), *(shown.get(name, "") for name in names))
         for run, shown in zip(runs, metrics, strict=True)
     ]
-    below = "  ".join(f"{name} {value}" for name, value in shared.items())
-    return fit_table(("run", "status", *columns), rows) + (f"\nthe same for all: {below}" if below else "")
+    width = sum(max(len(name), len(value)) + 2 for name, value in zip(headers, rows[0], strict=True)) if rows else 0
+    if len(runs) == 1 and width > terminal_width():
+        return fields(zip(headers, rows[0], strict=True), indent=0)
+    return table_of_differences(headers, rows, shared=names)
 
 
 def _print_by_run(pairs: Iterable[tuple[str, str]]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...history.text import count_text
 from ..options import AT_LEAST_ONE, POSITIVE, import_option, json_option
 from ..output import emit, emit_line, fit_table, hang, table
 from .loop import open_dashboard, report_campaign
@@ -238,7 +239,10 @@ def _render(campaign: Campaign, progress: CampaignProgress) -> None:
     click.echo(campaign.terms.question)
     for name, left in progress.left.items():
         spent = progress.spent[name]
-        click.echo(f"{name}: {spent:,.4g} of {spent + left:,.4g}, {left:,.4g} left")
+        used, limit, rest = (
+            f"{value:,.4g}" if value < 1e4 else count_text(value) for value in (spent, spent + left, left)
+        )
+        click.echo(f"{name}: {used} of {limit}, {rest} left")
     if progress.experiments:
         rows = [
             (

@@ -1,4 +1,4 @@
-"""`evsys doctor`: test the behaviour of a backend and store the result, or test the sandboxes of this machine."""
+"""`evsys doctor`: list what is installed, test a backend and store the result, or test this machine's sandboxes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--backend", default="tinker", help="Backend to test; evsys list --kind backend shows all.")
+@click.option("--backend", help="Backend to test, tinker with --base-url; evsys list backends shows all.")
 @click.option("--base-url", "--server", help="Address of the server, for backends that have one.")
 @click.option("--model", help="Model to test; by default the only one of the backend.")
 @click.option(
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @json_option
 @import_option
 def doctor(
-    backend: str,
+    backend: str | None,
     base_url: str | None,
     model: str | None,
     params: tuple[str, ...],
@@ -40,15 +40,20 @@ def doctor(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Test a backend: how losses are summed, whether samplers keep their weights, what resumes exactly.
+    """List what is installed here, or test a backend.
 
-    The result is stored in .evsys/doctor and used by every later run on the same server: recipes that the server would
-    silently corrupt are refused, and deviations that the SDK can correct are corrected.
+    The test shows how losses are summed, whether samplers keep their weights, and what resumes exactly. Its result is
+    stored in .evsys/doctor and used by every later run on the same server: recipes that the server would silently
+    corrupt are refused, and deviations that the SDK can correct are corrected.
 
     With --sandbox it tests this machine: which restrictions of the environment `bwrap` hold here.
     """
     if sandbox:
         return _check_sandbox(as_json)
+    if backend is None and not (base_url or model or params or markdown or refresh):
+        _list_installed(as_json)
+        return 0
+    backend = backend or "tinker"
     from ...backends.probes.facts import Facts, ProbedServer, consequences, list_operations, read_answer
 
     built = _build_backend(backend, base_url, params)
@@ -62,6 +67,32 @@ def doctor(
     stated["operations"] = list_operations(facts, answer["problems"])
     emit(stated, as_json, lambda: _print_markdown(stated) if markdown else _render(stated, facts))
     return 0
+
+
+def _list_installed(as_json: bool) -> None:
+    """Print the versions, the backends that can be used, and what each missing extra is for."""
+    import platform
+
+    from ..._version import __version__
+    from ...registry import REGISTRIES, registry
+
+    missing: dict[str, list[str]] = {}
+    for group in REGISTRIES.values():
+        for entry in group.entries():
+            if entry.problem:
+                missing.setdefault(entry.problem, []).append(f"{group.kind} {entry.name}")
+    backends = [entry.name for entry in registry("backend").entries() if entry.available]
+    versions = {"evsys-sdk": __version__, "python": platform.python_version()}
+    answer = {"versions": versions, "backends": backends, "missing": missing}
+
+    def render() -> None:
+        click.echo(f"evsys-sdk {__version__}, Python {platform.python_version()}. Backends: {', '.join(backends)}.")
+        if missing:
+            click.echo("Optional, not installed:")
+        click.echo(fields((problem.rpartition("with: ")[2], ", ".join(names)) for problem, names in missing.items()))
+        click.echo("Test a backend with --backend NAME, and the sandboxes with --sandbox.")
+
+    emit(answer, as_json, render)
 
 
 def _check_sandbox(as_json: bool) -> int:

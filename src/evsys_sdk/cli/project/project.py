@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..options import import_option, json_option
-from ..output import emit, table
+from ..output import emit, fields
 
 if TYPE_CHECKING:
     from ...scaffold.experiment import NewExperiment
@@ -107,7 +107,7 @@ def list_(as_json: bool) -> None:
     skills = list_skills()
     answer = [{"name": skill.name, "description": skill.description, "path": str(skill.path)} for skill in skills]
     rows = [(skill.name, skill.description) for skill in skills]
-    emit(answer, as_json, lambda: click.echo(table(("skill", "for"), rows)))
+    emit(answer, as_json, lambda: click.echo(fields(rows, indent=0)))
 
 
 @skills.command()

@@ -219,9 +219,10 @@ def extend_campaign(name: str, hours: float, *, by: str = "", reason: str = "") 
         decisions = _refuse_closed(build_campaign(name, events)).decisions
         starts = [event for event in decisions if event.text("action") == "start"]
         deadline = number(starts[-1].get("deadline")) if starts else None
-        if deadline is None or hours <= 0:
-            message = f"the campaign '{name}' cannot be extended by {hours:g} hours"
-            raise WorkspaceError(f"{message}. Give a positive number, for one that `campaign run` works to a deadline.")
+        if deadline is None:
+            raise WorkspaceError(f"the campaign '{name}' has no deadline to extend. `campaign run --until` sets one.")
+        if hours <= 0:
+            raise WorkspaceError(f"--hours {hours:g}: a deadline is extended by a positive number of hours.")
         budget = (number(starts[-1].get("budget")) or 0.0) + 3600 * hours
         unchanged = {"unit": starts[-1].text("unit"), "least": starts[-1].get("least"), "by": by}
         reason = reason or f"{hours:g} hours more"

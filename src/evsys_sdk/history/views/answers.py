@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import DataError, EvsysError, show, suggest
 from ...record.runs import RunRecord
@@ -19,6 +19,9 @@ from ...record.values import Object, number, part, text
 from ..detail import Detail
 from ..pairs import ComparedTask, compare_tasks
 from ..text import TextPage, clip, score_text
+
+if TYPE_CHECKING:
+    from ...config import DataConfig
 
 _PASS = 1.0
 """Lowest reward of a right answer."""
@@ -209,8 +212,8 @@ def load_tasks(config: Object, split: str, label: str) -> tuple[dict[str, Any], 
         same = [entry for entry in entries if slug(entry.label or "") == slug(label)]
         # An entry without a split is the test set; an entry with its role in tags is found by its label.
         entry = next((entry for entry in same if (entry.split or "test") == split), same[0] if same else None)
-        if entry is None and split == "eval" and not label:
-            return {task_id(task): task for task in _load_held_out(config)}, ""
+        if entry is None and split in ("eval", "train_fit"):
+            return {task_id(task): task for task in _load_rows(config, split, label)}, ""
         if entry is None:
             return {}, f"the config has no benchmark {split}/{label}: prompts are not shown"
         return {task_id(task): task for task in load_entry(entry).tasks}, ""
@@ -218,21 +221,21 @@ def load_tasks(config: Object, split: str, label: str) -> tuple[dict[str, Any], 
         return {}, f"the tasks of {split}/{label} cannot be read, so that prompts are not shown: {error}"
 
 
-def _load_held_out(config: Object) -> list[Any]:
-    """The held-out rows of `run.eval` as tasks."""
+def _load_rows(config: Object, split: str, label: str) -> list[Any]:
+    """The rows that `run.eval` scores as tasks: held-out rows, those of a continual stage, or the training rows."""
     from ...config import ExperimentConfig
     from ...eval.row_tasks import tasks_of_rows
     from ...experiment.arms.rows import row_reader
 
     loaded = ExperimentConfig.model_validate(config)
     read = row_reader(loaded.data_store)
-    scored = {run.eval.model_dump_json(): run.eval for run in loaded.all_runs()}
-    return [
-        task
-        for settings in scored.values()
-        if settings.eval_data is not None
-        for task in tasks_of_rows(read(settings.eval_data)[: settings.n_samples])
-    ]
+    sources: dict[str, tuple[DataConfig, int | None]] = {}
+    for run in loaded.all_runs():
+        stages = {stage.name: stage.eval_data for stage in run.continual.stages} if run.continual else {}
+        data = run.data if split == "train_fit" else stages.get(label) if label else run.eval.eval_data
+        if data is not None:
+            sources[f"{data.model_dump_json()} {run.eval.n_samples}"] = data, run.eval.n_samples
+    return [task for data, most in sources.values() for task in tasks_of_rows(read(data)[:most])]
 
 
 def task_texts(task: Any) -> dict[str, str]:

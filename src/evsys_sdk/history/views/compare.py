@@ -21,7 +21,7 @@ _NOT_COMPARED = ("name", "run", "runs", "matrix", "base_run", "parent_experiment
 """Fields that always differ between experiments, or that are compared by run."""
 ABSENT = "(not set)"
 _EXPERIMENT_HEADERS = ("", "experiment", "status", "verdict", "run", "score", "95 % interval", "spend")
-_PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "over", "remark")
+_PAIR_HEADERS = ("metric", "A", "", "difference", "95 % interval", "remark")
 _MOST_PATHS = 12
 _MOST_FLIPS = 3
 _WIDE_ENOUGH = 100
@@ -121,7 +121,11 @@ def compare_page(comparison: RunComparison) -> str:
     for letter, pairs, flips in zip(letters()[1:], comparison.pairs, comparison.flips, strict=False):
         page.heading(f"{letter} minus A, task by task")
         if pairs:
-            page.table([header or letter for header in _PAIR_HEADERS], _pair_rows(pairs), (6, 0, 5))
+            rows = _pair_rows(pairs)
+            kept = [at for at in range(len(_PAIR_HEADERS)) if any(row[at] != "-" for row in rows)]
+            page.table([_PAIR_HEADERS[at] or letter for at in kept], [[row[at] for at in kept] for row in rows], (0,))
+            for population, metrics in _populations(pairs).items():
+                page.paragraph(f"{', '.join(metrics)}: {population}." if len(pairs) > 1 else f"Interval: {population}.")
         else:
             other, first = comparison.details[letters().index(letter)].label, comparison.details[0].label
             page.add(f"{other} has no scored metric in common with {first}.")
@@ -130,8 +134,8 @@ def compare_page(comparison: RunComparison) -> str:
     if curves := [*comparison.loss, *comparison.scores]:
         page.heading("Curves; --plot draws them")
         ends = [(curve.metric, curve.label, *curve.points[0], *curve.points[-1]) for curve in curves]
-        rows = [[metric, run, f"{a:g}", score_text(b), f"{c:g}", score_text(d)] for metric, run, a, b, c, d in ends]
-        page.table(("metric", "run", "first step", "value", "last step", "value"), rows, (1, 0))
+        rows = [[metric, run[0], f"{a:g}", score_text(b), f"{c:g}", score_text(d)] for metric, run, a, b, c, d in ends]
+        page.table(("metric", "run", "first step", "value", "last step", "value"), rows, (0,))
     page.heading("What differs in the config")
     headers = ["path", *letters()[: len(comparison.details)]]
     rows = [[path, *map(text_or_json, values)] for path, values in comparison.config[:_MOST_PATHS]]
@@ -161,11 +165,19 @@ def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:
             score_text(pair.second),
             f"{pair.difference:+.4g}{' *' if pair.is_clear else ''}",
             interval_text(pair.low, pair.high, pair.covers) or "-",
-            pair.population,
             pair.remark or "-",
         ]
         for pair in pairs
     ]
+
+
+def _populations(pairs: Sequence[PairedDifference]) -> dict[str, list[str]]:
+    """What the intervals cover -> the metrics."""
+    found: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.population not in ("", "-"):
+            found.setdefault(pair.population, []).append(pair.metric)
+    return found
 
 
 def _add_flips(page: TextPage, flips: Flips, letter: str) -> None:

@@ -18,6 +18,7 @@ from ..text import (
     TextPage,
     clip,
     date_text,
+    difference_text,
     duration_text,
     interval_text,
     score_text,
@@ -114,11 +115,7 @@ def _run_row(run: RunView) -> list[str]:
 def _difference(run: RunView) -> str:
     """The difference to the baseline from the conclusion, with its simultaneous interval."""
     difference = run.difference
-    return (
-        "-"
-        if difference is None
-        else f"{difference.value:+.3g} {interval_text(difference.low, difference.high)}".rstrip()
-    )
+    return "-" if difference is None else difference_text(difference.value, difference.low, difference.high)
 
 
 def _list(page: TextPage, title: str, lines: Sequence[str], *, wrap: bool = True) -> None:

@@ -79,7 +79,7 @@ class Driver:
     def __init__(self, name: str, *, until: float | None = None) -> None:
         self.name = name
         if not (campaign := load_campaign(name)).terms.portfolio:
-            raise WorkspaceError(f"the campaign '{name}' has no portfolio. Open one with --portfolio")
+            raise WorkspaceError(f"the campaign '{name}' has no portfolio. Open one with --portfolio FILE.")
         self.portfolio = Portfolio.load(name, campaign.terms.portfolio)
         self._until, self._is_late = until, False
 
