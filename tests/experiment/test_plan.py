@@ -263,7 +263,7 @@ def test_tokens_of_another_backend_are_characters_by_four(config: Config) -> Non
     renderer: Any = None
     mock, other = token_scale("mock", "m", [], renderer), token_scale("tinker", "no/such-model", [{"a": 1}], renderer)
     assert (mock.per_mock_token, other.per_mock_token) == (1.0, 0.25)
-    assert "characters / 4" in other.says
+    assert "characters / 4" in other.description
 
 
 def test_bad_rows_are_reported_as_running_would(config: Config) -> None:
@@ -310,7 +310,7 @@ def test_the_steps_of_a_run_that_is_going_count_where_none_has_ended(config: Con
     speed = read_speed(config().all_runs()[0], tmp_path / "outputs", step_tokens=100)
     assert speed is not None
     assert speed.seconds(trained=100, sampled=0) == pytest.approx(1.0), "the first step is not counted"
-    assert "1 unfinished run" in speed.says
+    assert "1 unfinished run" in speed.description
 
 
 def test_steps_and_scorings_of_an_earlier_run_count_apart(config: Config, tmp_path: Path) -> None:

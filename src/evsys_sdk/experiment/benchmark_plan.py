@@ -196,8 +196,8 @@ def run_eval_problems(config: ExperimentConfig) -> list[Problem]:
                 message = f"{spec.kind} needs {metric.k} answers per row, and run.eval samples one"
                 hint = f"Set k to 1, or score the rows as a metadata.benchmark with samples: {metric.k}."
                 problems.setdefault(message, Problem(message, path=place, hint=hint))
-            own = not names_another_model(run.eval.inference)
-            if metric.needs_price and own and price_of(run, config.budget or Budget()) is None:
+            trained = not names_another_model(run.eval.inference)
+            if metric.needs_price and trained and price_of(run, config.budget or Budget()) is None:
                 problems.setdefault(_NO_PRICE[0], Problem(_NO_PRICE[0], path=place, hint=_NO_PRICE[1]))
     return list(problems.values())
 
@@ -232,9 +232,9 @@ def _check_tasks(benchmark: Benchmark, entry: BenchmarkEntry) -> Sequence[Harbor
     keys = sorted({key for task in tasks for key in task.metadata})
     for name, where in [*((key, "breakdown_keys") for key in entry.breakdown_keys), (entry.cluster_by, "cluster_by")]:
         if name is not None and name not in keys:
-            known = f"they have {', '.join(keys)}" if keys else "they have none"
+            available = f"they have {', '.join(keys)}" if keys else "they have none"
             remedy = suggest(name, keys) or "Name one that they have, or remove it."
-            raise EvalError(f"no task has the metadata key '{name}' of {where}; {known}. {remedy}")
+            raise EvalError(f"no task has the metadata key '{name}' of {where}; {available}. {remedy}")
     return tasks
 
 

@@ -51,9 +51,9 @@ def find_training_end(
     config = _limit_time(config, ledger, until)
     if config.budget is None or config.budget.wall_s is None:
         return config, None
-    left = config.budget.wall_s - ledger.total().wall_s
-    finish_s = max(min(_FINISH_SHARE * left, _FINISH_MOST_S), _PREPARED * prepared_s)
-    return config, time.time() + left - min(finish_s, _FINISH_LIMIT * left)
+    remaining_s = config.budget.wall_s - ledger.total().wall_s
+    finish_s = max(min(_FINISH_SHARE * remaining_s, _FINISH_MOST_S), _PREPARED * prepared_s)
+    return config, time.time() + remaining_s - min(finish_s, _FINISH_LIMIT * remaining_s)
 
 
 def _limit_time(config: ExperimentConfig, ledger: SpendLedger, until: float | None) -> ExperimentConfig:

@@ -113,7 +113,7 @@ class Experiment:
             remember_output_root(in_project(self.config.output_dir))
             self._announce(folder, journal)
             prepared_s = time.time() - began
-            refusal = wait_for_approval(self.config, folder.path, lambda: interrupt.asked)
+            refusal = wait_for_approval(self.config, folder.path, lambda: interrupt.is_requested)
             if refusal is not None:
                 get_logger(__name__).error("nothing was run: %s", refusal)
             self.config, deadline = find_training_end(self.config, ledger, until, prepared_s)
@@ -123,9 +123,9 @@ class Experiment:
             spend = ledger.total().to_dict()
             journal.append(Kind.ENDED, status=status, spend=spend, ledger=seal_ledger(folder.path))
             note_head(folder.path)
-        left = not tell_experiment_end(self.config, folder.path)
-        known = experiment_id(folder.path) or folder.path.name
-        return ExperimentResult(self.config.name, folder.path, arms, status, known, conclusion, left)
+        left = not call_experiment_end(self.config, folder.path)
+        id = experiment_id(folder.path) or folder.path.name
+        return ExperimentResult(self.config.name, folder.path, arms, status, id, conclusion, left)
 
     def open(self, *, resume: bool = False, fresh: bool = False, extend: bool = False) -> ExperimentDir:
         """Validate, and find or make the folder. Nothing is trained."""
@@ -173,23 +173,23 @@ class Experiment:
     def _announce(self, folder: ExperimentDir, journal: Journal) -> None:
         """Write the question, the claim and the arms into the journal, before the first step."""
         seal_files(task_files(self.config))
-        known = experiment_id(folder.path)
-        if known is not None:
-            get_logger(__name__).info("going on with %s", folder.path)
+        id = experiment_id(folder.path)
+        if id is not None:
+            get_logger(__name__).info("resuming %s", folder.path)
             configs = {"found_config": hash_recorded_config(folder.path), "recorded_config": hash_value(folder.config)}
-            more = self._register_extension(folder, known) if folder.extended else {}
-            journal.append(Kind.RESUMED, experiment_id=known, changed=folder.changed, **configs, **more)
+            more = self._register_extension(folder, id) if folder.extended else {}
+            journal.append(Kind.RESUMED, experiment_id=id, changed=folder.changed, **configs, **more)
             folder.write_config()  # after the journal: a change that the journal does not announce is a flag
             return
         from .contamination import find_contamination
-        from .question import ask_question
+        from .question import state_question
 
-        metadata, known = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
+        metadata, id = self.config.metadata, f"{folder.path.name}-{secrets.token_hex(4)}"
         config = json.dumps(self.config.model_dump(mode="json"), sort_keys=True)
         copies, near_matches = find_contamination(self.config)
         journal.append(
             Kind.STARTED,
-            experiment_id=known,
+            experiment_id=id,
             name=self.config.name,
             config_sha256=hashlib.sha256(config.encode()).hexdigest(),
             recorded_config=hash_recorded_config(folder.path),
@@ -198,19 +198,19 @@ class Experiment:
             sdk_version=__version__,
             arms=_list_arms(first_arms(self.config)),
             **({"looks": self.config.planned_looks} if self.config.planned_looks else {}),
-            **({"question": question.to_dict()} if (question := ask_question(self.config)) else {}),
+            **({"question": question.to_dict()} if (question := state_question(self.config)) else {}),
             parent_experiment_id=self.config.parent_experiment_id,
             tags=metadata.tags,
             imports=imported_by_name(),
             contamination=copies,
             near_matches=near_matches,
-            **self._register_claim(folder, known),
+            **self._register_claim(folder, id),
         )
 
-    def _register_claim(self, folder: ExperimentDir, known: str) -> dict[str, Any]:
+    def _register_claim(self, folder: ExperimentDir, id: str) -> dict[str, Any]:
         from .claims import register_claim
 
-        registered = register_claim(self.config, folder.path, known)
+        registered = register_claim(self.config, folder.path, id)
         if same := registered.get("same_evidence"):
             get_logger(__name__).warning(
                 "%s has the same arms, seeds, data and tasks as %s: this is the same evidence, not a new trial. "
@@ -220,17 +220,17 @@ class Experiment:
             )
         return registered
 
-    def _register_extension(self, folder: ExperimentDir, known: str) -> dict[str, Any]:
+    def _register_extension(self, folder: ExperimentDir, id: str) -> dict[str, Any]:
         """The journal's fields for added seeds and arms, which are a further analysis of the same claim."""
         arms = self._find_arms(folder)
-        return {"extended": True, "arms": _list_arms(arms), **self._register_claim(folder, known)}
+        return {"extended": True, "arms": _list_arms(arms), **self._register_claim(folder, id)}
 
     def _find_arms(self, folder: ExperimentDir) -> list[Arm]:
         """The arms under their recorded names; an arm that began as a single seed has no seed in its name."""
         listed = [part(arm) for event in ExperimentRecord(folder.path).events for arm in items(event.get("arms"))]
-        known = {text(arm.get("arm")) for arm in listed}
+        recorded = {text(arm.get("arm")) for arm in listed}
         first = {(text(arm.get("run")), text(arm.get("arm_id"))): text(arm.get("arm")) for arm in reversed(listed)}
-        names = {arm.name: first.get((arm.of_run, arm.id), arm.name) for arm in self.arms if arm.name not in known}
+        names = {arm.name: first.get((arm.of_run, arm.id), arm.name) for arm in self.arms if arm.name not in recorded}
         return [
             replace(arm, run=arm.run.model_copy(update={"name": names.get(arm.name, arm.name)})) for arm in self.arms
         ]
@@ -269,7 +269,7 @@ class Experiment:
                     hold_reason=lambda: find_deadline(self.config.budget, ledger),
                     limit=nullcontext if is_ours else partial(limit, limit_s=overdue_s(self.config)),
                 )
-                interrupt.tell = scheduler.interrupt
+                interrupt.stop = scheduler.interrupt
                 with ledger.running(deadline):
                     arms = scheduler.run()
                 self._n_asked_for = scheduler.n_asked_for
@@ -294,7 +294,7 @@ class Experiment:
         return self.config.max_concurrent_arms or (None if self.config.launcher else 1)
 
     def _status(self, arms: Sequence[ArmResult], ledger: SpendLedger, interrupt: Interrupt) -> ExperimentStatus:
-        if interrupt.asked:
+        if interrupt.is_requested:
             return "interrupted"
         late = any(is_deadline_stop(arm.result.notes.stop_reason) for arm in arms)
         if all(arm.is_scored for arm in arms) and len(arms) >= self._n_asked_for and not late:
@@ -355,7 +355,7 @@ def run_experiment(config: ExperimentConfig | str | Path) -> list[RunResult]:
     return experiment.run().runs
 
 
-def tell_experiment_end(config: ExperimentConfig, folder: Path) -> bool:
+def call_experiment_end(config: ExperimentConfig, folder: Path) -> bool:
     """Call `on_experiment_end` of the callbacks that have one; False if one tried to end the process."""
     stayed = True
     for spec in config.callbacks:

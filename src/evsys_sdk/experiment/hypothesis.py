@@ -193,10 +193,10 @@ def _axis_problems(config: ExperimentConfig, claim: Claim) -> list[Problem]:
 
 
 def _value_at(run: Mapping[str, Any], path: str) -> Any:
-    found: Any = run
+    value: Any = run
     for part in path.split("."):
-        found = found.get(part) if isinstance(found, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return found  # pyright: ignore[reportUnknownVariableType]
+        value = value.get(part) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return value  # pyright: ignore[reportUnknownVariableType]
 
 
 def hypothesis_sha256(metadata: Metadata) -> str | None:

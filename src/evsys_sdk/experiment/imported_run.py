@@ -173,4 +173,4 @@ def _find(value: Any, key: str) -> str | None:
         return None
     if isinstance(value.get(key), str):
         return str(value[key])
-    return next((found for child in value.values() if (found := _find(child, key))), None)
+    return next((text for child in value.values() if (text := _find(child, key))), None)

@@ -119,7 +119,7 @@ def refuse(job: ArmJob, error: EvsysError) -> RunResult:
 
 def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
     config = launch.config
-    own = [partial(get_callback(spec.kind), **spec.arguments) for spec in config.callbacks]
+    configured = [partial(get_callback(spec.kind), **spec.arguments) for spec in config.callbacks]
     what = f"run '{job.arm.name}'"
     with (
         # Before the clock starts: the wait for a worker of a killed experiment is not the arm's time.
@@ -128,7 +128,7 @@ def _execute(job: ArmJob, launch: Launch, control: RunControl) -> RunResult:
         _time_limit(config.arm_timeout_s, control),
     ):
         meter = meter_for(ledger, job.arm.run, config)
-        callbacks = [*own, *launch.callbacks]
+        callbacks = [*configured, *launch.callbacks]
         options = ArmOptions(job.run_dir, resume=job.resume, callbacks=callbacks, control=control, meter=meter)
         with paying(meter):
             return run_arm(job.arm, config, options)

@@ -77,10 +77,10 @@ class RecordedExperiment:
             return
         with self._ending:
             if error is not None or (self._next is not None and self._next is not self._active):
-                self._interrupt.asked = True  # stop here; the experiment can be resumed
+                self._interrupt.is_requested = True  # stop here; the experiment can be resumed
             self._release(error)
             while (run := self._next) is not None:
-                self._active, self._interrupt.asked = run, True
+                self._active, self._interrupt.is_requested = run, True
                 self._release(TrainingError(f"the loop ended before run '{run.name}' was trained."))
             self._thread.join()
         if self._failure is not None and error is None:

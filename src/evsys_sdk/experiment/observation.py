@@ -166,8 +166,8 @@ class RunObservation:
     def _detect_foreign_weights(self, client: MeteredClient) -> None:
         """Note weights that the client loads although the config does not name them and this run did not save them."""
         model, run_dir, saved = self.run.model, self.run_dir, client.saved
-        own = [run_dir, *filter(None, (model.init_from_checkpoint, model.load_checkpoint_path))]
-        places = [in_project(place).resolve() for place in own]
+        named = [run_dir, *filter(None, (model.init_from_checkpoint, model.load_checkpoint_path))]
+        places = [in_project(place).resolve() for place in named]
 
         def check(ref: str) -> None:
             known = ref in saved or any(in_project(ref).resolve().is_relative_to(place) for place in places)

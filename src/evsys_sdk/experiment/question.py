@@ -10,7 +10,7 @@ from .benchmark_plan import list_reported_metrics, load_entry
 from .hypothesis import find_claim
 
 
-def ask_question(config: ExperimentConfig) -> Question | None:
+def state_question(config: ExperimentConfig) -> Question | None:
     """Metric, tasks, direction, model and backend, from the claim or else from `success_metric`.
 
     None for an experiment without a benchmark: its question follows from what its runs report.

@@ -80,8 +80,8 @@ def open_experiment_dir(config: ExperimentConfig, *, resume: bool = False, fresh
             named = ", ".join(other[:_MOST_NAMED]) + (" …" if len(other) > _MOST_NAMED else "")
             raise ConfigError(Problem(f"the config differs from the one in {latest} in: {named}", hint=hint))
         changed += _find_changed_content(latest, config, resume=resume)
-        taken = lock_owner(latest) is not None  # two concurrent starts are two attempts
-        if resume or not (changed or taken or record.is_finished):
+        is_running = lock_owner(latest) is not None  # two concurrent starts are two attempts
+        if resume or not (changed or is_running or record.is_finished):
             _refuse_later_format(record)
             return ExperimentDir(latest, resumed=True, config=resolved, changed=changes)
     return ExperimentDir(folders.create_attempt(base, resolved), config=resolved)
@@ -139,11 +139,11 @@ def _find_changed_content(folder: Path, config: ExperimentConfig, *, resume: boo
     from .audit.identity import find_changed_content
 
     with limit_user_code("reading the rows to resume"):
-        found = find_changed_content(folder, config) if not ExperimentRecord(folder).is_finished or resume else []
-    if found and resume:
+        contents = find_changed_content(folder, config) if not ExperimentRecord(folder).is_finished or resume else []
+    if contents and resume:
         hint = "Restore it to resume, or run without --resume to start a new attempt."
-        raise ConfigError(Problem(f"{' and '.join(found)} changed since {folder} was started", hint=hint))
-    return found
+        raise ConfigError(Problem(f"{' and '.join(contents)} changed since {folder} was started", hint=hint))
+    return contents
 
 
 def write_result(run_dir: Path, result: RunResult, *, hparams: dict[str, Any]) -> None:
@@ -153,9 +153,9 @@ def write_result(run_dir: Path, result: RunResult, *, hparams: dict[str, Any]) -
 
 def read_result(run_dir: Path) -> RunResult | None:
     """The result of a run, or None if it has not ended."""
-    found = folders.load_result(run_dir)
+    stored = folders.load_result(run_dir)
     try:
-        return None if found is None else result_from_dict(found)
+        return None if stored is None else result_from_dict(stored)
     except (KeyError, TypeError):
         path = RunFiles(run_dir).result
         raise DataError(f"{path}: this is not the result of a run. Remove it to run the arm again.") from None
@@ -168,9 +168,9 @@ def _refuse_later_format(record: ExperimentRecord) -> None:
         raise ConfigError(Problem(message, hint=hint))
 
 
-def _differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, list[Any]]:
+def _differences(first: dict[str, Any], second: dict[str, Any]) -> dict[str, list[Any]]:
     """Dotted path -> both values, for each field in which two configs differ."""
-    old, new = flatten_config(one), flatten_config(other)
+    old, new = flatten_config(first), flatten_config(second)
     return {path: [old.get(path), new.get(path)] for path in sorted({*old, *new}) if old.get(path) != new.get(path)}
 
 

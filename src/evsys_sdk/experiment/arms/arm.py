@@ -69,13 +69,13 @@ def repeat_run(run: RunConfig, repeat: int, config: ExperimentConfig) -> Arm:
 def folder_problems(arms: Sequence[Arm]) -> list[Problem]:
     """Arms that would share a folder, on this or another file system."""
     problems: list[Problem] = []
-    taken: dict[str, str] = dict.fromkeys(RESERVED_NAMES, "the record of the experiment itself")
+    owners: dict[str, str] = dict.fromkeys(RESERVED_NAMES, "the record of the experiment itself")
     for arm in arms:
         # On many file systems `A` and `a` are the same folder.
-        if owner := taken.get(arm.name.casefold()):
+        if owner := owners.get(arm.name.casefold()):
             message = f"this run has the same folder as {owner}"
             problems.append(Problem(message, "run.name", arm.name, "Rename the run."))
-        taken.setdefault(arm.name.casefold(), f"run '{arm.name}'")
+        owners.setdefault(arm.name.casefold(), f"run '{arm.name}'")
     return problems
 
 

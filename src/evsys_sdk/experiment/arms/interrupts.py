@@ -19,13 +19,13 @@ _STOPPING = "stopping after the current step, with a checkpoint; ask again to en
 class Interrupt:
     """A request to stop."""
 
-    asked: bool = False
-    tell: Callable[[str], None] | None = None
+    is_requested: bool = False
+    stop: Callable[[str], None] | None = None
     """Called from the signal handler, so it must not block."""
 
     @property
     def reason(self) -> str | None:
-        return INTERRUPTED if self.asked else None
+        return INTERRUPTED if self.is_requested else None
 
 
 @contextmanager
@@ -46,9 +46,9 @@ def stop_on_interrupt() -> Generator[Interrupt]:
             return
         is_first = not handled
         handled.add(signum)
-        interrupt.asked = True
-        if interrupt.tell is not None:
-            interrupt.tell(INTERRUPTED)
+        interrupt.is_requested = True
+        if interrupt.stop is not None:
+            interrupt.stop(INTERRUPTED)
         # Last, because the message invites a second signal. In a thread, because this one may hold the log's lock.
         if is_first:
             threading.Thread(target=get_logger(__name__).warning, args=("%s", _STOPPING), daemon=True).start()

@@ -42,8 +42,8 @@ def lift_notes(result: RunResult) -> RunResult:
     """Move extras that are notes, by name and type, into the notes."""
     types = _note_types()
     notes = {name: value for name, value in result.extras.items() if isinstance(value, types.get(name, ()))}
-    kept = {name: value for name, value in result.extras.items() if name not in notes}
-    return replace(result, extras=kept, notes=RunNotes(**{**notes, **result.notes.to_dict()}))
+    extras = {name: value for name, value in result.extras.items() if name not in notes}
+    return replace(result, extras=extras, notes=RunNotes(**{**notes, **result.notes.to_dict()}))
 
 
 def portable(result: RunResult) -> RunResult:

@@ -82,14 +82,14 @@ class ArmScheduler:
 
     def run(self) -> list[ArmResult]:
         """Run all arms that the allocation requests; return their results in its order."""
-        self._ask_allocation()
+        self._request_arms()
         try:
             while self._waiting or self._running:
                 self._start_waiting()
                 # All results were on disk, or no more arms may start.
                 if not self._running:
                     break
-                self._await_one()
+                self._wait()
         except BaseException as error:  # an error of the record, or a second Ctrl-C
             self._stop_all(f"the experiment ended with {type(error).__name__}")
             raise
@@ -116,7 +116,7 @@ class ArmScheduler:
         # In the order of the requests, so that decisions do not depend on which arm is faster.
         return [self.results[name] for name in self._known if name in self.results]
 
-    def _ask_allocation(self) -> None:
+    def _request_arms(self) -> None:
         decision = self.allocation.decide(self._in_order())
         if decision is self._decided:
             return
@@ -145,7 +145,9 @@ class ArmScheduler:
     def _has_score(self) -> bool:
         """Whether an arm was scored: without one nothing can be concluded, however late it is."""
         results = (read_result(self.folder.run_dir(name)) for name in self._known)
-        return any(one is not None and one.status == "completed" and one.notes.unscored is None for one in results)
+        return any(
+            result is not None and result.status == "completed" and result.notes.unscored is None for result in results
+        )
 
     def _start(self, arm: Arm, attempt: int) -> None:
         job = ArmJob(arm, self.folder.run_dir(arm.name), resume=self.folder.resumed or attempt > 1)
@@ -163,7 +165,7 @@ class ArmScheduler:
         # After the start, which returns only at the end of an arm that runs in this thread.
         running.is_elsewhere = True
 
-    def _await_one(self) -> None:
+    def _wait(self) -> None:
         """Wait for the end of an arm or for a moment; stop and kill arms where needed."""
         done, _ = wait([arm.future for arm in self._running], timeout=_RESPONSE_S, return_when=FIRST_COMPLETED)
         reason = self.stop_reason()
@@ -228,7 +230,7 @@ class ArmScheduler:
 
     def _settle(self, arm: Arm, result: RunResult) -> None:
         self.results[arm.name] = ArmResult(arm, result)
-        self._ask_allocation()
+        self._request_arms()
 
     def _failure(self, arm: Arm, error: Exception) -> RunResult:
         """The result of a lost arm: the failure that it wrote, if any, with the reason of the loss."""

@@ -48,7 +48,7 @@ def wait_for_approval(config: ExperimentConfig, folder: Path, is_stopped: Callab
             return None if approval.state == APPROVED else f"rejected{by}{why}"
         if askers and time.monotonic() - last_asked > _ASK_S:
             last_asked = time.monotonic()
-            _ask_elsewhere(askers, folder)
+            _ask_through_callbacks(askers, folder)
         time.sleep(_POLL_S)
     return "stopped before it was approved"
 
@@ -63,7 +63,7 @@ def _remote_askers(config: ExperimentConfig) -> list[Callback]:
     ]
 
 
-def _ask_elsewhere(askers: Sequence[Callback], folder: Path) -> None:
+def _ask_through_callbacks(askers: Sequence[Callback], folder: Path) -> None:
     for asker in askers:
         try:
             decision = asker.read_decision(folder)

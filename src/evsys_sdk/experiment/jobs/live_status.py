@@ -117,10 +117,10 @@ class StatusReader:
 
     def _read_scores(self, run: RunRecord) -> Scores:
         stamp = stamp_of(run.files.scores)
-        known = self._scores.get(run.folder)
-        if known is None or known[0] != stamp:
-            known = self._scores[run.folder] = (stamp, run.latest_scores if stamp else {})
-        return known[1]
+        cached = self._scores.get(run.folder)
+        if cached is None or cached[0] != stamp:
+            cached = self._scores[run.folder] = (stamp, run.latest_scores if stamp else {})
+        return cached[1]
 
 
 def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
@@ -131,12 +131,12 @@ def estimate_left(arms: Sequence[ArmStatus]) -> float | None:
     if not speeds or not lengths or not running:
         return None
     usual_length, usual_speed = fmean(lengths), fmean(speeds)
-    left = [
+    seconds = [
         max((arm.total_steps or usual_length) - (arm.step or 0), 0) * (arm.step_s or usual_speed)
         for arm in arms
         if not arm.has_ended
     ]
-    return max(sum(left) / len(running), max(left))  # at least as long as the longest arm
+    return max(sum(seconds) / len(running), max(seconds))  # at least as long as the longest arm
 
 
 def _arm_status(run: RunRecord, experiment: str, scores: Scores) -> ArmStatus:

@@ -75,7 +75,7 @@ class LocalLauncher:
             shares = [self._environment(slot, min(slots, len(gpus)), gpus) for slot in range(len(gpus))][:slots]
             together_briefing = write_briefing(launch, "threads")
             executors = [
-                SharedWorker(launch, together_briefing, ArmWorker(launch, briefing, one), one) for one in shares
+                SharedWorker(launch, together_briefing, ArmWorker(launch, briefing, share), share) for share in shares
             ]
             executors = [executors[slot % len(executors)] for slot in range(slots)]
         else:
@@ -94,13 +94,13 @@ class LocalLauncher:
             self._running[job.arm.name] = executor
         if self._threads is not None:
             return self._threads.submit(self._execute, executor, job)
-        done: Future[RunResult] = Future()
+        future: Future[RunResult] = Future()
         try:
-            done.set_result(self._execute(executor, job))
+            future.set_result(self._execute(executor, job))
         except Exception as error:
             # A second Ctrl-C is not an Exception: it ends this process.
-            done.set_exception(error)
-        return done
+            future.set_exception(error)
+        return future
 
     def stop(self, arm: str, reason: str) -> None:
         if (executor := self._running.get(arm)) is not None:
@@ -185,8 +185,8 @@ class LocalLauncher:
         if gpus:
             first = slot * self.cfg.gpus_per_arm
             # With more arms than GPUs, arms share GPUs.
-            own = [gpus[(first + index) % len(gpus)] for index in range(self.cfg.gpus_per_arm)]
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+            shared = [gpus[(first + index) % len(gpus)] for index in range(self.cfg.gpus_per_arm)]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(shared)
         return environment
 
 

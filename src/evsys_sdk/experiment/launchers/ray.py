@@ -82,9 +82,9 @@ class RayLauncher:
         stop_file.unlink(missing_ok=True)  # of an earlier attempt
         task = self._task.remote(str(self._folder), pickle.dumps(job), str(stop_file), os.getcwd())
         self._tasks[job.arm.name] = task
-        done: Future[RunResult] = Future()
-        task.future().add_done_callback(lambda finished: self._finish(job, finished, done))
-        return done
+        future: Future[RunResult] = Future()
+        task.future().add_done_callback(lambda finished: self._finish(job, finished, future))
+        return future
 
     def stop(self, arm: str, reason: str) -> None:
         if arm in self._tasks:
@@ -136,14 +136,14 @@ class RayLauncher:
             raise ConfigError(Problem(message, path="launcher.params", hint=hint))
         return min(rooms.values(), default=1)
 
-    def _finish(self, job: ArmJob, finished: Any, done: Future[RunResult]) -> None:
+    def _finish(self, job: ArmJob, finished: Any, future: Future[RunResult]) -> None:
         self._tasks.pop(job.arm.name, None)
         try:
             if (result := finished.result()) is None:
                 remedy = "Mount it there, or use another launcher."
-                done.set_exception(WorkerLost(f"a worker of Ray does not see {self._folder}. {remedy}", final=True))
+                future.set_exception(WorkerLost(f"a worker of Ray does not see {self._folder}. {remedy}", final=True))
             else:
-                done.set_result(pickle.loads(result))
+                future.set_result(pickle.loads(result))
         except Exception as error:
-            said = str(error).strip().splitlines() or ["no reason was given"]  # the rest is about Ray
-            done.set_exception(WorkerLost(f"{type(error).__name__}: {said[0]}", retries=self.cfg.retries))
+            lines = str(error).strip().splitlines() or ["no reason was given"]  # the rest is about Ray
+            future.set_exception(WorkerLost(f"{type(error).__name__}: {lines[0]}", retries=self.cfg.retries))

@@ -230,9 +230,9 @@ def task_file(folder: Path, index: int, what: str) -> Path:
 def _run(command: Sequence[str]) -> str:
     """Run a Slurm command and return its output."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EvsysError(f"{command[0]} could not be run: {error}. Check that the cluster answers.") from error
-    if done.returncode:
-        raise EvsysError(f"{command[0]} failed: {done.stderr.strip()}. Check launcher.params and the cluster.")
-    return done.stdout
+    if process.returncode:
+        raise EvsysError(f"{command[0]} failed: {process.stderr.strip()}. Check launcher.params and the cluster.")
+    return process.stdout

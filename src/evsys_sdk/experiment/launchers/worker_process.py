@@ -166,7 +166,7 @@ class _WorkerProcess:
         try:
             while True:
                 if self._connection.poll(LOOK_UP_S):
-                    self._hear(*self._connection.recv())
+                    self._receive(*self._connection.recv())
                 # Poll again: the result may have arrived before the process ended.
                 elif self._process.poll() is not None and not self._connection.poll():
                     break  # its children may keep the connection open
@@ -178,7 +178,7 @@ class _WorkerProcess:
             arm = self._arms.popitem()[1]
             arm.future.set_exception(self._lost(arm, None))
 
-    def _hear(self, name: str, what: str, value: Any) -> None:
+    def _receive(self, name: str, what: str, value: Any) -> None:
         if what == "imports":
             limit = f"importing the project's code took longer than {default_limit_s():g} s"
             self._imports = _Awaited(pid=value, limit=limit, ends_at=time.monotonic() + default_limit_s())

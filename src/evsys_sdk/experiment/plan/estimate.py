@@ -47,7 +47,7 @@ class TokenScale:
     """Tokens of the model per token of the mock model, which is a byte, and the source of this factor."""
 
     per_mock_token: float = 1.0
-    says: str = "tokens are those of the mock backend"
+    description: str = "tokens are those of the mock backend"
 
 
 def token_scale(
@@ -59,15 +59,15 @@ def token_scale(
     tokenizer = _local_tokenizer(model)
     if tokenizer is None or not rows:
         return TokenScale(1 / _BYTES_PER_TOKEN, f"tokens are characters / {_BYTES_PER_TOKEN}: '{model}' is not here")
-    says = f"tokens are those of '{model}', on real rows"
+    description = f"tokens are those of '{model}', on real rows"
     try:
         real = get_renderer(tokenizer, renderer_name)
         conversations = [conversation_of(row) for row in rows[:_MOST_ROWS]]
         sizes = [(len(real.prompt(messages)), len(mock.prompt(messages))) for messages in conversations]
-        return TokenScale(sum(size for size, _ in sizes) / sum(size for _, size in sizes), says)
+        return TokenScale(sum(size for size, _ in sizes) / sum(size for _, size in sizes), description)
     except Exception:  # rows without conversations, or a template that refuses them: count their text
         text = "\n".join(json.dumps(row, ensure_ascii=False, default=str) for row in rows[:_MOST_ROWS])
-        return TokenScale(len(tokenizer.encode(text)) / len(text.encode()), says)
+        return TokenScale(len(tokenizer.encode(text)) / len(text.encode()), description)
 
 
 def _local_tokenizer(model: str) -> Any | None:
@@ -134,7 +134,7 @@ def estimate_run(run: RunConfig, config: ExperimentConfig) -> RunEstimate:
         backend = MockBackend(context_length=_MOCK_CONTEXT, hidden=hidden)
         handles = backend.prepare(model=ModelSpec(run.model.name, seed=run.seed), run_dir=Path(folder))
         try:
-            return _Look(
+            return _DryRun(
                 run, config, row_reader(config.data_store), handles["training_client"], Path(folder)
             ).estimate()
         finally:
@@ -142,30 +142,30 @@ def estimate_run(run: RunConfig, config: ExperimentConfig) -> RunEstimate:
 
 
 @dataclass(slots=True)
-class _Look:
+class _DryRun:
     run: RunConfig
     config: ExperimentConfig
     load: Callable[[DataConfig], list[Row]]
     client: TrainingClient
     folder: Path
     scale: TokenScale = field(default_factory=TokenScale)
-    found: RunEstimate = field(default_factory=RunEstimate)
+    estimated: RunEstimate = field(default_factory=RunEstimate)
 
     def estimate(self) -> RunEstimate:
         stages = self._stages()
         samples = [row for _, rows in stages for row in rows[:_ROWS_LOOKED_AT]]
         renderer, model = get_renderer(self.client.tokenizer), self.run.model
         self.scale = token_scale(backend_of(self.run), model.name, samples, renderer, renderer_name=model.renderer_name)
-        self.found.tokenizer, self.found.per_mock_token = self.scale.says, self.scale.per_mock_token
+        self.estimated.tokenizer, self.estimated.per_mock_token = self.scale.description, self.scale.per_mock_token
         if not stages:
-            self.found.steps = None
-            self.found.notes.append(
+            self.estimated.steps = None
+            self.estimated.notes.append(
                 f"'{self.run.algorithm.kind}' trains in its own way: steps and tokens are not known"
             )
         for algorithm, rows in stages:
             self._add(self._plan(algorithm, rows, renderer))
         self._add_evaluations()
-        return self.found
+        return self.estimated
 
     def _stages(self) -> list[tuple[BaseAlgorithm | GepaPrompt, list[Row]]]:
         """Every recipe of the run with its rows; none where the algorithm has its own training loop."""
@@ -196,20 +196,20 @@ class _Look:
             algorithm.close()
 
     def _add(self, work: PlannedWork) -> None:
-        found, answers = self.found, work.answers_trained * work.answer_tokens
-        found.steps = None if found.steps is None else found.steps + work.steps
-        found.tokens_trained += round(work.tokens_trained * self.scale.per_mock_token + answers)
-        found.step_lengths = list(work.step_lengths) or found.step_lengths
-        found.notes += [work.note] if work.note else []
+        estimate, answers = self.estimated, work.answers_trained * work.answer_tokens
+        estimate.steps = None if estimate.steps is None else estimate.steps + work.steps
+        estimate.tokens_trained += round(work.tokens_trained * self.scale.per_mock_token + answers)
+        estimate.step_lengths = list(work.step_lengths) or estimate.step_lengths
+        estimate.notes += [work.note] if work.note else []
         self._sample(work.answers_sampled, work.answer_tokens, work.answer_tokens)
-        found.sampled_in_training = found.tokens_sampled
+        estimate.sampled_in_training = estimate.tokens_sampled
 
     def _sample(self, answers: int, expected: float, longest: int) -> None:
-        self.found.tokens_sampled += round(answers * min(expected, longest))
-        self.found.most_sampled += answers * longest
+        self.estimated.tokens_sampled += round(answers * min(expected, longest))
+        self.estimated.most_sampled += answers * longest
 
     def _add_evaluations(self) -> None:
-        run, steps = self.run, self.found.steps or 0
+        run, steps = self.run, self.estimated.steps or 0
         if run.eval.enabled and run.eval.metrics:
             every: int | None = run.algorithm.params.get("eval_every")
             held_out = [run.eval.eval_data or run.data]

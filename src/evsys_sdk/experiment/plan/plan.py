@@ -117,16 +117,18 @@ def plan_experiment(config: ExperimentConfig, *, checked: bool = False) -> Exper
     Experiment(config, checked=checked).validate()
     config = config.expanded()
     assumptions: dict[str, None] = {}
-    known: dict[str, tuple[RunEstimate, Speed | None]] = {}
+    estimates: dict[str, tuple[RunEstimate, Speed | None]] = {}
     arms = expand_arms(config)
     runs: list[RunPlan] = []
     for run in config.all_runs():
         size = size_of_work(run)  # equal for most runs of a sweep
-        if size not in known:
-            known[size] = _look_at(run, config)
-        estimate, speed = known[size]
+        if size not in estimates:
+            estimates[size] = _estimate(run, config)
+        estimate, speed = estimates[size]
         time_source = (
-            speed.says if speed else "time is not known: no earlier run of this model on this backend is on record"
+            speed.description
+            if speed
+            else "time is not known: no earlier run of this model on this backend is on record"
         )
         assumptions |= dict.fromkeys([estimate.tokenizer, time_source])
         needs = _needs(run, estimate, speed, config.budget or Budget())
@@ -153,7 +155,7 @@ def _caveats(config: ExperimentConfig) -> list[str]:
     return caveats
 
 
-def _look_at(run: RunConfig, config: ExperimentConfig) -> tuple[RunEstimate, Speed | None]:
+def _estimate(run: RunConfig, config: ExperimentConfig) -> tuple[RunEstimate, Speed | None]:
     estimate = estimate_run(run, config)
     each = estimate.tokens_trained / estimate.steps if estimate.steps else None
     lengths = [round(length * estimate.per_mock_token) for length in estimate.step_lengths]
@@ -168,12 +170,12 @@ def forecast_scoring(config: ExperimentConfig) -> float | None:
     once = config.model_copy(update={"metadata": metadata})
     with suppress(ConfigError):
         once = with_steps(once, 1)  # without evaluations during training
-    found: list[float] = []
+    seconds: list[float] = []
     for run in {size_of_work(run): run for run in once.all_runs()}.values():
-        estimate, speed = _look_at(run, once)
+        estimate, speed = _estimate(run, once)
         if speed is not None:
-            found.append(speed.seconds(sampled=estimate.tokens_sampled - estimate.sampled_in_training))
-    return max(found, default=None)
+            seconds.append(speed.seconds(sampled=estimate.tokens_sampled - estimate.sampled_in_training))
+    return max(seconds, default=None)
 
 
 def _needs(run: RunConfig, estimate: RunEstimate, speed: Speed | None, budget: Budget) -> RunNeeds:
@@ -206,16 +208,16 @@ def _limits(budget: Budget | None, arms: Sequence[tuple[str, RunNeeds]]) -> dict
     """How far each limit reaches, with the arms trained in their order."""
     if budget is None:
         return {}
-    found: dict[str, LimitPlan] = {}
+    plans: dict[str, LimitPlan] = {}
     for name in LIMITED:
         if (limit := getattr(budget, name)) is not None:
-            found[name] = _check_limit(limit, [(arm, getattr(needs, name)) for arm, needs in arms])
-        if budget.per_arm is not None and (own := getattr(budget.per_arm, name)) is not None:
+            plans[name] = _check_limit(limit, [(arm, getattr(needs, name)) for arm, needs in arms])
+        if budget.per_arm is not None and (per_arm := getattr(budget.per_arm, name)) is not None:
             amounts = [(arm, getattr(needs, name)) for arm, needs in arms]
             most = None if any(used is None for _, used in amounts) else max((used for _, used in amounts), default=0)
-            over = next((arm for arm, used in amounts if used is not None and used > own), None)
-            found[f"per_arm.{name}"] = LimitPlan(own, most, over)
-    return found
+            over = next((arm for arm, used in amounts if used is not None and used > per_arm), None)
+            plans[f"per_arm.{name}"] = LimitPlan(per_arm, most, over)
+    return plans
 
 
 def _check_limit(limit: float, amounts: Sequence[tuple[str, float | None]]) -> LimitPlan:

@@ -131,13 +131,13 @@ def read_seed_sd(root: Path, sha256: str, config: ExperimentConfig) -> tuple[flo
 
     Only experiments with the same models and backends count, without flagged and invalidated ones.
     """
-    wanted = models_and_backends(run.model_dump(mode="json") for run in config.all_runs())
-    found: list[tuple[float, float, str]] = []
+    compared = models_and_backends(run.model_dump(mode="json") for run in config.all_runs())
+    matches: list[tuple[float, float, str]] = []
     for moment, name, stored in conclusions_below(root):
         noise = part(stored, "noise_floor")
         if stored.get("report_sha256") == sha256 and (sd := number(noise.get("seed_sd"))) is not None:
             record = ExperimentRecord(root / name)
-            same = models_and_backends(config_runs(record.config or {})) == wanted
+            same = models_and_backends(config_runs(record.config or {})) == compared
             if same and not (record.flags or record.invalidated or items(stored.get("flags"))):
-                found.append((moment, sd, name))
-    return max(found)[1:] if found else None
+                matches.append((moment, sd, name))
+    return max(matches)[1:] if matches else None

@@ -41,7 +41,7 @@ class Speed:
 
     train_s: float
     sample_s: float
-    says: str
+    description: str
     whole_steps: bool = False
     """Whether `train_s` includes the sampling of a step."""
 

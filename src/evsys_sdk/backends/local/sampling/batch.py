@@ -313,7 +313,7 @@ class Batch:
             memory.release_unused()
             self._lanes_at_once = len(active) // 2
             get_logger(__name__).warning(
-                "sampling %d texts at once ran out of memory (%s); going on with %d",
+                "sampling %d texts at once ran out of memory (%s); continuing with %d",
                 len(active),
                 error,
                 len(active) // 2,
