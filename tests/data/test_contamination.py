@@ -132,6 +132,11 @@ def test_short_label_tasks_and_other_values_of_a_generator_are_no_copies() -> No
     assert (report.copies, report.n_rows, report.n_tasks) == ([], 303, 53)
 
 
+def test_short_tasks_among_the_labels_of_a_prompt_are_no_copies() -> None:
+    row = 'Choose one of ["mail", "open mail", "calendar"] and say {\'tool\': \'mail\'}.'
+    assert index_of(["mail", "open mail"]).scan([[row, "calendar"]]).copies == []
+
+
 def test_a_near_match_is_listed_with_the_text_in_common_and_prompt_templates_are_not(questions: list[str]) -> None:
     words = questions[0].split()
     words[len(words) // 2] = "zebra"

@@ -36,8 +36,10 @@ _MOST_PER_TASK = 5
 """Maximum number of findings per task and kind of match."""
 # In scripts without spaces, each character counts as a word.
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|[^\W_\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+")
-_BOUNDARY = re.compile(r"""<[^<>\n]{1,40}(?:>|$)|\[/?INST\]|\t|\\*["']\s*[,:\]}]\s*(?:\\*["'])?|[\[{]\s*\\*["']""")
-"""Marks between the messages of a chat template, and between strings of JSON; the last mark may be truncated."""
+_BOUNDARY = re.compile(r"<[^<>\n]{1,40}(?:>|$)|\[/?INST\]|\t")
+"""Marks between the messages of a chat template; the last mark of a training text may be truncated."""
+_QUOTES = re.compile(r"""\\*["']\s*[,:\]}]\s*(?:\\*["'])?|[\[{]\s*\\*["']""")
+"""Marks between strings of JSON and Python."""
 _ONE_WORD_LINE = re.compile(r"^[ \t]*(\S+)[ \t]*\n(?=[ \t]*\S+[ \t]*$)", re.M)
 _NO_TAGS = str.maketrans("<>", "  ")
 _SPEAKER = re.compile(
@@ -132,7 +134,10 @@ def _unescape(found: re.Match[str]) -> str:
 
 def _list_parts(text: str) -> set[Words]:
     """The words of all messages, lines and JSON strings of a text, each also without the name of its speaker."""
-    messages = [text, *_BOUNDARY.split(text)]
+    # Other texts also list labels of one or two words.
+    fewest = 0 if text.lstrip().startswith(("{", "[")) else 3
+    strings = (string for string in _QUOTES.split(text) if len(string.split()) >= fewest)
+    messages = [text, *_BOUNDARY.split(text), *strings]
     joined = [_ONE_WORD_LINE.sub(r"\1 ", message) for message in messages]
     parts = [*messages, *(line for message in (*messages, *joined) for line in message.splitlines())]
     return {words_of(part) for whole in parts for part in (whole, _SPEAKER.sub("", whole, count=1))}
