@@ -95,7 +95,7 @@ def test_a_damaged_record_is_named(checkpoints: Checkpoints) -> None:
     ],
 )
 def test_paths_that_cannot_be_ours_are_refused(path: str) -> None:
-    with pytest.raises(Refusal, match="no path of saved weights"):
+    with pytest.raises(Refusal, match="not a path of saved weights"):
         CheckpointPlace.parse(path)
 
 

@@ -18,7 +18,7 @@ def test_any_order_of_arrival_gives_one_order_of_work(order: list[int], repeated
     arrivals = [*order, *repeated]
     random.Random(str(arrivals)).shuffle(arrivals)
     for number in arrivals:
-        if not turns.seen(number):
+        if not turns.is_taken(number):
             turns.take(number, lambda number=number: done.append(number))
     assert done == list(range(1, 9))
     assert turns.held == 0
@@ -30,7 +30,7 @@ def test_a_refused_number_is_used_up_and_refused_again() -> None:
     turns.refuse(1, Refusal(400, "no"))
     assert done == [2]
     with pytest.raises(Refusal, match="no"):
-        turns.seen(1)
+        turns.is_taken(1)
 
 
 def test_a_number_that_never_comes_is_given_up_with_those_behind_it() -> None:
@@ -44,8 +44,8 @@ def test_a_number_that_never_comes_is_given_up_with_those_behind_it() -> None:
     turns.take(6, lambda: done.append(6))
     assert done == [1, 6]
     with pytest.raises(Refusal, match="too late"):
-        turns.seen(2)
-    assert turns.seen(3)
+        turns.is_taken(2)
+    assert turns.is_taken(3)
 
 
 def test_refusals_are_not_remembered_without_end() -> None:
@@ -53,4 +53,4 @@ def test_refusals_are_not_remembered_without_end() -> None:
     for number in range(1, 3000):
         turns.refuse(number, Refusal(400, "no"))
     assert turns.next == 3000
-    assert turns.seen(1), "long ago, but not to be done again"
+    assert turns.is_taken(1), "long ago, but not to be done again"

@@ -44,10 +44,10 @@ class Refusal(Exception):
         return answer_json({"error": self.message, "category": category}, self.status, self.headers)
 
 
-def check_key(given: bytes, keys: Iterable[str]) -> None:
+def check_key(sent: bytes, keys: Iterable[str]) -> None:
     """Refuse a request with a missing or wrong key."""
     # Constant-time comparison, against timing attacks.
-    if not any(hmac.compare_digest(given, key.encode()) for key in keys):
+    if not any(hmac.compare_digest(sent, key.encode()) for key in keys):
         raise Refusal(401, "the API key is missing or wrong. Send the server's key as X-API-Key, or as a bearer token.")
 
 

@@ -57,12 +57,12 @@ class App:
             case EvsysError():
                 return Refusal(400, str(error))
             case HTTPException(status_code=405):
-                return Refusal(405, f"{scope['path']} is not asked for with {scope['method']}. See docs/serve.md.")
+                return Refusal(405, f"{scope['path']} does not support {scope['method']}. See docs/serve.md.")
             case _:
                 get_logger(__name__).error(
                     "%s %s failed id=%s", scope["method"], show(scope["path"]), scope.get("request_id"), exc_info=error
                 )
-                return Refusal(500, "the server failed; its log says how.")
+                return Refusal(500, "internal error; the server's log has the cause.")
 
     def _admit(self, scope: Scope) -> None:
         settings, path = self.service.settings, scope["path"]

@@ -33,7 +33,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(self.settings.head_s, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget_deadline()
+        self._cancel_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -53,10 +53,10 @@ class LimitedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
-        self._forget_deadline()
+        self._cancel_deadline()
         super().on_headers_complete()
 
-    def _forget_deadline(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -68,8 +68,8 @@ class Operations:
             await self._serve(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = dict(scope["headers"]).get(HEADER, b"")
-        request_id = given if _ID.fullmatch(given) else secrets.token_hex(8).encode()
+        header = dict(scope["headers"]).get(HEADER, b"")
+        request_id = header if _ID.fullmatch(header) else secrets.token_hex(8).encode()
         scope["request_id"] = request_id.decode()
         status, started = _CLIENT_LEFT, time.monotonic()
 
@@ -77,7 +77,7 @@ class Operations:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [one for one in message.get("headers", []) if one[0].lower() != HEADER]
+                headers = [item for item in message.get("headers", []) if item[0].lower() != HEADER]
                 message = {**message, "headers": [*headers, (HEADER, request_id)]}
             await send(message)
 

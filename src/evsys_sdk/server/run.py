@@ -86,12 +86,12 @@ async def _serve(service: Any, listening: socket.socket, announce: Callable[[str
         loop.call_soon_threadsafe(stopping.set)
 
     server.startup, server.handle_exit = start_and_announce, stop
-    house = asyncio.ensure_future(service.run_maintenance())
+    maintenance = asyncio.ensure_future(service.run_maintenance())
     drain = asyncio.ensure_future(_drain(service, server, stopping))
     try:
         await server.serve(sockets=[listening])
     finally:
-        for task in (house, drain):  # before the models are released
+        for task in (maintenance, drain):  # before the models are released
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -104,7 +104,7 @@ async def _close(service: Any, *, at_once: bool) -> None:
         async with asyncio.timeout(0 if at_once else _CLOSE_S):
             await service.close()
     except TimeoutError:
-        get_logger(__name__).warning("left while the backend was still working")
+        get_logger(__name__).warning("exited while the backend was still working")
         os._exit(130 if at_once else 1)  # backend threads would keep the process alive
 
 

@@ -86,7 +86,7 @@ class Service:
         """Refuse a request beyond the limit of waiting ones."""
         most = self.settings.max_samples
         if self._sampling >= most:
-            raise Refusal(429, f"{most} requests are waiting here. Ask again, or raise --max-samples.", retry_after_s=1)
+            raise Refusal(429, f"{most} requests are waiting here. Try again, or raise --max-samples.", retry_after_s=1)
 
     def gauges(self) -> dict[str, float]:
         """The gauges of `/metrics`."""
@@ -151,7 +151,7 @@ class Service:
         """Train on data of `size` bytes, or refuse them."""
         model = self.sessions.model(request.model_id)
         if isinstance(data, EvsysError):
-            if model.turns.seen(request.seq_id):  # raises its earlier refusal; else the result exists
+            if model.turns.is_taken(request.seq_id):  # raises its earlier refusal; else the result exists
                 return {"request_id": model.request_id(request.seq_id)}
             raise model.refuse(request.seq_id, data)
         client, config = model.client, request.loss_fn_config or None
@@ -194,22 +194,22 @@ class Service:
         if request.path is None and request.sampling_session_seq_id is not None:
             model = self.sessions.model(request.model_id)
             return {"request_id": model.submit(request.seq_id, lambda: self._snapshot(model, request))}
-        return self._save(request, SAMPLER, lambda client, name: client.sampler(name).then(lambda made: made.ref))
+        return self._save(request, SAMPLER, lambda client, name: client.sampler(name).then(lambda sampler: sampler.ref))
 
     def save_external(self, request: requests.SaveExternal) -> dict[str, Any]:
         """Save weights as files for other programs, fetched through signed URLs."""
         model = self.sessions.model(request.model_id)
         recipients: list[Any] = []
-        if request.age_encryption_recipients and not model.turns.seen(request.seq_id):
+        if request.age_encryption_recipients and not model.turns.is_taken(request.seq_id):
             try:
                 recipients = read_recipients(request.age_encryption_recipients)
             except EvsysError as error:
                 raise model.refuse(request.seq_id, error) from None
 
-        def keep(made: SamplingClient) -> str:
+        def keep(sampler: SamplingClient) -> str:
             if recipients:
-                encrypt_folder(Path(made.ref), recipients)
-            return made.ref
+                encrypt_folder(Path(sampler.ref), recipients)
+            return sampler.ref
 
         return self._save(request, EXTERNAL, lambda client, name: client.sampler(name).then(keep))
 
@@ -245,11 +245,11 @@ class Service:
 
         return {"request_id": model.submit(request.seq_id, start)}
 
-    def use_up(self, body: bytes, refusal: Refusal) -> None:
+    def consume_number(self, body: bytes, refusal: Refusal) -> None:
         """Consume the number of a request that was refused before parsing, because its client has advanced."""
         try:
-            found: Any = json.loads(body)
-            model_id, seq_id = found["model_id"], found["seq_id"]
+            fields: Any = json.loads(body)
+            model_id, seq_id = fields["model_id"], fields["seq_id"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return
         if isinstance(model_id, str) and type(seq_id) is int and seq_id >= 1:
@@ -285,7 +285,7 @@ class Service:
                 self.give_up_waiting(self.settings.gap_s)
                 await asyncio.to_thread(self.checkpoints.delete_expired)
             except Exception:  # keep the maintenance loop alive
-                get_logger(__name__).exception("tidying up failed")
+                get_logger(__name__).exception("the maintenance failed")
 
     def give_up_waiting(self, after_s: float = 0.0) -> None:
         """End requests that have waited this long for an earlier one."""
@@ -330,7 +330,7 @@ class Service:
             model.handles = await asyncio.to_thread(prepare)
             answer = answer_json({"model_id": model.model_id, "type": "create_model"})
         except Exception as error:  # any error: a client waits for the result
-            get_logger(__name__).exception("the model %s could not be made", model.model_id)
+            get_logger(__name__).exception("the model %s could not be created", model.model_id)
             model.broken = True
             answer = answer_failure(str(error), "user" if isinstance(error, EvsysError) else "server")
         self.futures.finish(request_id, answer)

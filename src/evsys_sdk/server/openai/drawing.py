@@ -110,8 +110,8 @@ class AnswerRequest:
         tokens, seed = TokenStream(), self.params.seed
         seed = None if seed is None else seed_of_later(seed, index)
         params = replace(self.params, seed=seed, on_token=tokens.on_token)
-        asked = self.service.samples.ask(self.client, lambda: self.model.client.sample(self.prompt, 1, params))
-        sampling, answer = asyncio.ensure_future(asked), DrawnAnswer()
+        drawn = self.service.samples.run_one(self.client, lambda: self.model.client.sample(self.prompt, 1, params))
+        sampling, answer = asyncio.ensure_future(drawn), DrawnAnswer()
         async for new in tokens.read(sampling):
             answer.tokens += [token for token, _, _ in new]
             answer.scored += new
@@ -122,15 +122,15 @@ class AnswerRequest:
     async def score_prompt(self) -> list[_Scored]:
         """The prompt's tokens with their log-probabilities; the first has none."""
         k = self.query.logprobs or 0
-        asked = self.model.client.topk_logprobs
-        top = await self.service.samples.ask(self.client, lambda: asked(self.prompt, max(k, 1)))
+        submit = self.model.client.topk_logprobs
+        top = await self.service.samples.run_one(self.client, lambda: submit(self.prompt, max(k, 1)))
         if top.given is None:
-            raise RequestRefused("this backend does not score prompts. Set echo or logprobs aside.", param="echo")
+            raise RequestRefused("this backend does not score prompts. Leave out echo or logprobs.", param="echo")
         rows = zip(self.prompt[1:], top.given[1:], top.tokens[1:], top.logprobs[1:], strict=True)
         first: list[_Scored] = [(self.prompt[0], None, [])]
         return first + [
-            (token, float(given), [(int(t), float(v)) for t, v in zip(ids[:k], values[:k], strict=True)])
-            for token, given, ids, values in rows
+            (token, float(logprob), [(int(t), float(v)) for t, v in zip(ids[:k], values[:k], strict=True)])
+            for token, logprob, ids, values in rows
         ]
 
     def shown(self, answer: DrawnAnswer) -> str:
@@ -183,7 +183,11 @@ class AnswerRequest:
             return []
         tokenizer = self.model.client.tokenizer
         return [
-            TokenScore(decode(tokenizer, [token]), logprob, [(decode(tokenizer, [one]), value) for one, value in top])
+            TokenScore(
+                decode(tokenizer, [token]),
+                logprob,
+                [(decode(tokenizer, [candidate]), value) for candidate, value in top],
+            )
             for token, logprob, top in scored
         ]
 
@@ -215,8 +219,8 @@ def _grammar(model: OfferedModel, query: ChatQuery, prompt: Sequence[int]) -> Ca
 
 def _cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
     """The text before the first stop, and that stop."""
-    found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
-    return (text[: min(found)[0]], min(found)[1]) if found else (text, None)
+    positions = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return (text[: min(positions)[0]], min(positions)[1]) if positions else (text, None)
 
 
 def _ends(model: OfferedModel, query: Query) -> Sequence[str] | Sequence[int] | None:

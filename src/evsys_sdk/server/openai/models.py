@@ -56,10 +56,10 @@ class OfferedModels:
         catalog = self.catalog
         deployed = [name for name in catalog.names() if self._can_serve(catalog.find(name))] if catalog else []
         saved = [
-            str(one["tinker_path"])
-            for one in self.checkpoints.describe_all()
-            if CheckpointPlace.parse(one["tinker_path"]).kind != EXTERNAL
-            and self.checkpoints.get(one["tinker_path"]).base_model in settings.models
+            str(checkpoint["tinker_path"])
+            for checkpoint in self.checkpoints.describe_all()
+            if CheckpointPlace.parse(checkpoint["tinker_path"]).kind != EXTERNAL
+            and self.checkpoints.get(checkpoint["tinker_path"]).base_model in settings.models
         ]
         return list(dict.fromkeys([*settings.models, *deployed, *saved]))
 

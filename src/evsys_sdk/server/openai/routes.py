@@ -55,9 +55,9 @@ async def chat(kind: type[Exchange[ChatQuery]], service: Service, request: Reque
 
     def keep(replies: Sequence[Reply]) -> None:
         if service.log is not None:  # as a chat completion, for every API
-            written = ChatCompletion(query)
-            written.model, written.id = exchange.model, exchange.id
-            answer = written.answer(replies, len(drawing.prompt))
+            completion = ChatCompletion(query)
+            completion.model, completion.id = exchange.model, exchange.id
+            answer = completion.answer(replies, len(drawing.prompt))
             service.log.keep(ServedAnswer(exchange.id, query.model, query.messages, query.metadata, answer), len(body))
 
     return await _answer(service, exchange, [drawing], keep)
@@ -77,7 +77,7 @@ async def completions(service: Service, request: Request, body: bytes) -> Respon
     offered = await service.offered.open(query.model)
     exchange.model = offered.name
     encode = partial(offered.client.tokenizer.encode, add_special_tokens=False)
-    prompts = [encode(one) if isinstance(one, str) else one for one in query.prompts]
+    prompts = [encode(text) if isinstance(text, str) else text for text in query.prompts]
     return await _answer(
         service, exchange, [AnswerRequest.of(service, offered, query, prompt, _client(request)) for prompt in prompts]
     )
@@ -92,13 +92,13 @@ async def feedback(service: Service, request: Request, body: bytes) -> Response:
     fields = read_object(body)
     try:
         async with service.feedback_turn:  # one at a time, because it may block a thread
-            taken = await asyncio.to_thread(service.log.take_feedback, fields)
+            status = await asyncio.to_thread(service.log.take_feedback, fields)
     except EvsysError as error:
         raise RequestRefused(str(error)) from None
-    if taken is None:
-        stated = f"no answer of this server has the id {show(fields.get('response_id'))}."
-        raise RequestRefused(stated, status=404, param="response_id", code="response_not_found")
-    return answer_json({"object": "feedback", **taken})
+    if status is None:
+        message = f"no answer of this server has the id {show(fields.get('response_id'))}."
+        raise RequestRefused(message, status=404, param="response_id", code="response_not_found")
+    return answer_json({"object": "feedback", **status})
 
 
 def _client(request: Request) -> str:
@@ -132,7 +132,7 @@ def _count(service: Service, drawings: list[AnswerRequest], replies: Sequence[Re
 
 async def _complete(exchange: Exchange[Query], drawings: list[AnswerRequest]) -> list[Reply]:
     """Complete answers: the requested number of samples per prompt."""
-    found = await asyncio.gather(*(drawing.draw(exchange.query.samples) for drawing in drawings))
+    answers_by_prompt = await asyncio.gather(*(drawing.draw(exchange.query.samples) for drawing in drawings))
     repeats = isinstance(exchange.query, TextQuery) and exchange.query.echo
     scored = await asyncio.gather(
         *(drawing.score_prompt() for drawing in drawings if repeats and exchange.query.logprobs is not None)
@@ -140,7 +140,7 @@ async def _complete(exchange: Exchange[Query], drawings: list[AnswerRequest]) ->
     prompts = scored or [[] for _ in drawings]
     return [
         drawing.reply(answer, prompt)
-        for drawing, answers, prompt in zip(drawings, found, prompts, strict=True)
+        for drawing, answers, prompt in zip(drawings, answers_by_prompt, prompts, strict=True)
         for answer in answers
     ]
 
@@ -157,7 +157,7 @@ async def _stream(
         yield exchange.fail(refused.status, str(refused))
     except Exception as error:
         get_logger(__name__).error("a stream failed", exc_info=error)
-        yield exchange.fail(500, "the server failed; its log says how.")
+        yield exchange.fail(500, "internal error; the server's log has the cause.")
 
 
 async def _grow(

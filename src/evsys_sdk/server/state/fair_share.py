@@ -48,7 +48,7 @@ class FairShare:
         """Draw `count` samples in pieces, ordered by number."""
         job = _Job(start, [None] * count, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(client, deque()).append(job)
-        self._hand_out()
+        self._assign_slots()
         await job.done
         return job.results
 
@@ -63,7 +63,7 @@ class FairShare:
 
         return await self.run(client, count, start)
 
-    async def ask[T](self, client: str, submit: Callable[[], Awaitable[T]]) -> T:
+    async def run_one[T](self, client: str, submit: Callable[[], Awaitable[T]]) -> T:
         """Run another operation in turn, like one sample."""
 
         async def start(first: int, n: int) -> Sequence[T]:
@@ -82,7 +82,7 @@ class FairShare:
         """Maximum number of slots of one client."""
         return max(1, self.room // (len(self._waiting.keys() | self._running.keys()) + 1))
 
-    def _hand_out(self) -> None:
+    def _assign_slots(self) -> None:
         # Recomputed for each piece: it shrinks with every new client.
         while (free := self.room - sum(self._running.values())) > 0:
             share = self.share
@@ -117,7 +117,7 @@ class FairShare:
             self._running[client] -= count
             if not self._running[client]:
                 del self._running[client]
-            self._hand_out()
+            self._assign_slots()
 
     def _fail(self, client: str, job: _Job, error: Exception) -> None:
         if not job.done.done():

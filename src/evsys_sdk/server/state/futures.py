@@ -37,7 +37,7 @@ class Memory:
     def hold(self, size: int) -> None:
         self.used += size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.used -= size
 
 
@@ -55,7 +55,7 @@ class ResultReading:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.memory.give_back(self.size)
+        self.memory.release(self.size)
 
     def check_announced(self, size: int) -> None:
         """Refuse a too large Content-Length. It reserves no memory, because the body may never arrive."""
@@ -112,7 +112,7 @@ class Futures:
         """Store the result; ignored if the session has ended."""
         entry = self._entries.get(request_id)
         if entry is not None and not entry.result.done():
-            self.memory.give_back(entry.size)
+            self.memory.release(entry.size)
             entry.result.set_result(answer)
 
     @property
@@ -155,7 +155,7 @@ class Futures:
                 entry.fetched = True  # counted once for all waiting clients
                 self._close(entry)
             if not entry.result.done():
-                self.memory.give_back(entry.size)
+                self.memory.release(entry.size)
                 entry.result.set_result(answer_failure("the session has ended.", "user"))
 
     def _close(self, entry: _Entry) -> None:

@@ -39,7 +39,7 @@ class OperationTurns:
     _refused: dict[int, Refusal] = field(default_factory=dict[int, Refusal])
     _missing_since: float | None = None
 
-    def seen(self, number: int) -> bool:
+    def is_taken(self, number: int) -> bool:
         """Whether this number was already taken; raises its refusal if it was or must be refused."""
         if number > self.next + _FARTHEST:
             raise Refusal(400, f"seq_id is {number}, but the next request of this model is number {self.next}.")
@@ -116,7 +116,7 @@ class TrainedModel:
     @property
     def client(self) -> TrainingClient:
         if self.handles is None:
-            raise Refusal(400, f"the model {self.model_id} is still being made. Wait for the result of create_model.")
+            raise Refusal(400, f"the model {self.model_id} is being created. Wait for the result of create_model.")
         return self.handles["training_client"]
 
     @property
@@ -132,7 +132,7 @@ class TrainedModel:
         `size` is the memory it holds until then, in bytes.
         """
         request_id = self.request_id(seq_id)
-        if self.turns.seen(seq_id):
+        if self.turns.is_taken(seq_id):
             return request_id
         self._make_room(seq_id, size)
         if seq_id == self.turns.next and not self.delay_s:
@@ -142,14 +142,14 @@ class TrainedModel:
                 check()
         except (EvsysError, Refusal) as error:
             raise self.refuse(seq_id, error) from None
-        self._promise(request_id, size)
+        self._register(request_id, size)
         self.turns.take(seq_id, lambda: self._run(request_id, start))
         return request_id
 
     def refuse(self, seq_id: int, error: EvsysError | Refusal) -> Refusal:
         """Consume a number and return the refusal for the client."""
         refusal = error if isinstance(error, Refusal) else Refusal(400, str(error))
-        if not self.turns.seen(seq_id):
+        if not self.turns.is_taken(seq_id):
             self.turns.refuse(seq_id, refusal)
         return refusal
 
@@ -184,13 +184,13 @@ class TrainedModel:
         except (EvsysError, Refusal) as error:
             raise self.refuse(seq_id, error) from None
         request_id = self.request_id(seq_id)
-        self._promise(request_id, size)
+        self._register(request_id, size)
         self.follow(self._finish(request_id, operation))
         # Last: it starts waiting requests, which must reach the backend after this one.
         self.turns.take(seq_id, lambda: None)
         return request_id
 
-    def _promise(self, request_id: str, size: int) -> None:
+    def _register(self, request_id: str, size: int) -> None:
         self.futures.open(request_id, self.model_id, session_id=self.session_id, size=size)
 
     def _run(self, request_id: str, start: Start) -> None:

@@ -39,22 +39,22 @@ def evsys_model(service: Service, base_model: str | None) -> dict[str, Any]:
     """Facts for clients of this SDK beyond the protocol: vocabulary and capabilities of a model."""
     name = base_model or service.settings.models[0]
     service.engine.check_name(name)
-    found = service.engine.capabilities(name)
+    facts = service.engine.capabilities(name)
     return {
         "server": f"evsys-sdk {__version__}",
         "model_name": name,
         "backend": service.settings.backend,
         "backend_params": dict(service.settings.backend_params),
-        "vocab_size": found.vocab_size,
-        "context_length": found.context_length,
-        "losses": sorted(found.losses),
-        "suggested_learning_rate": found.suggested_learning_rate,
-        "custom_loss": found.custom_loss,
-        "soft_targets": found.soft_targets,
-        "top_k_logprobs": found.top_k_logprobs,
-        "summed_losses": found.summed_losses,
-        "snapshot_samplers": found.snapshot_samplers,
-        "seeds": found.seeds,
+        "vocab_size": facts.vocab_size,
+        "context_length": facts.context_length,
+        "losses": sorted(facts.losses),
+        "suggested_learning_rate": facts.suggested_learning_rate,
+        "custom_loss": facts.custom_loss,
+        "soft_targets": facts.soft_targets,
+        "top_k_logprobs": facts.top_k_logprobs,
+        "summed_losses": facts.summed_losses,
+        "snapshot_samplers": facts.snapshot_samplers,
+        "seeds": facts.seeds,
         "tokenizer": {
             "kind": "bytes" if service.settings.backend == "mock" else "huggingface",
             "id": service.settings.tokenizer or name,
@@ -112,8 +112,8 @@ def checkpoints(service: Service, run_id: str | None, *, limit: int, offset: int
     """All saved weights, of one run or of all."""
     if run_id is not None and service.checkpoints.run(run_id) is None:
         raise Refusal(404, f"there is no training run {show(run_id)} here.")
-    found = service.checkpoints.describe_all(run_id)
-    return {"checkpoints": found[offset : offset + limit], "cursor": _cursor(limit, offset, len(found))}
+    records = service.checkpoints.describe_all(run_id)
+    return {"checkpoints": records[offset : offset + limit], "cursor": _cursor(limit, offset, len(records))}
 
 
 def weights_info(service: Service, request: requests.WeightsInfo) -> dict[str, Any]:
@@ -125,24 +125,24 @@ def weights_info(service: Service, request: requests.WeightsInfo) -> dict[str, A
 
 def sessions(service: Service) -> dict[str, Any]:
     """The open sessions."""
-    return {"sessions": [found.session_id for found in service.sessions.all()]}
+    return {"sessions": [entry.session_id for entry in service.sessions.all()]}
 
 
 def session(service: Service, session_id: str) -> dict[str, Any]:
     """The models and samplers of a session."""
-    found = service.sessions.get(session_id)
+    entry = service.sessions.get(session_id)
     return {
-        "training_run_ids": list(found.models),
-        "sampler_ids": list(found.samplers),
-        "user_metadata": _texts(found.user_metadata),
-        "display_name": found.display_name,
+        "training_run_ids": list(entry.models),
+        "sampler_ids": list(entry.samplers),
+        "user_metadata": _texts(entry.user_metadata),
+        "display_name": entry.display_name,
     }
 
 
 def sampler(service: Service, sampler_id: str) -> dict[str, Any]:
     """The weights of a sampler."""
-    found = service.sessions.sampler(sampler_id)
-    return {"sampler_id": sampler_id, "base_model": found.base_model, "model_path": found.model_path}
+    entry = service.sessions.sampler(sampler_id)
+    return {"sampler_id": sampler_id, "base_model": entry.base_model, "model_path": entry.model_path}
 
 
 def health(service: Service) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def health(service: Service) -> dict[str, Any]:
         "status": "ok",
         "draining": service.draining,
         "sessions": len(sessions),
-        "models": sum(len(found.models) for found in sessions),
+        "models": sum(len(entry.models) for entry in sessions),
         "running": service.futures.running,
     }
 

@@ -133,11 +133,11 @@ def _write_top(message: Any, top: TopLogprobs) -> None:
 
 def _name_reductions(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics with the protocol's names: the suffix after the colon is the reduction over parts of a batch."""
-    named: dict[str, float] = {}
+    renamed: dict[str, float] = {}
     for key, value in metrics.items():
         reduction = "sum" if key == "loss" else "mean"
-        named[key if ":" in key else f"{key}:{reduction}"] = float(value)
-    return named
+        renamed[key if ":" in key else f"{key}:{reduction}"] = float(value)
+    return renamed
 
 
 def _datum(message: Any, where: str) -> Datum:
@@ -184,7 +184,7 @@ def _tokens(chunks: Sequence[Any], where: str) -> NDArray[np.int64]:
             )
         content = chunk.encoded_text.tokens
         if len(content) % 4:
-            raise DataError(f"{where}: tokens are {len(content)} bytes, which is no number of 32-bit integers.")
+            raise DataError(f"{where}: tokens are {len(content)} bytes, which is not a multiple of 4.")
         parts.append(np.frombuffer(content, np.int32))
     if not parts:
         raise DataError(f"{where}: the model input is empty.")
@@ -239,7 +239,7 @@ def _unfold(message: Any, shape: tuple[int, ...], where: str, *, rows: int) -> N
 def _values(content: bytes, dtype: int, where: str) -> NDArray[Any]:
     stored = np.dtype(_STORED[dtype])
     if len(content) % stored.itemsize:
-        raise DataError(f"{where}: {len(content)} bytes are no number of {stored.name} values.")
+        raise DataError(f"{where}: {len(content)} bytes are not a whole number of {stored.name} values.")
     values = np.frombuffer(content, stored)
     if dtype == _BFLOAT16:  # numpy lacks bfloat16; it is the upper half of a float32
         return (values.astype(np.uint32) << 16).view(np.float32)

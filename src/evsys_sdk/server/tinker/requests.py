@@ -25,7 +25,7 @@ def _short(metadata: dict[str, Any]) -> dict[str, Any]:
     try:
         size = len(json.dumps(metadata, allow_nan=False).encode())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"this cannot be kept as JSON ({error})") from None
+        raise ValueError(f"this cannot be stored as JSON ({error})") from None
     if size > _LONGEST_METADATA:
         raise ValueError(f"{size} bytes of metadata are more than {_LONGEST_METADATA}")
     return metadata

@@ -47,22 +47,22 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["service"]
         if self.takes_work and service.draining:
-            raise Refusal(503, "the server is shutting down and takes no new work.", retry_after_s=5)
+            raise Refusal(503, "the server is shutting down and accepts no new work.", retry_after_s=5)
         request = Request(scope, receive)
         with ResultReading(service.memory, *self._longest(service)) as room:
-            result = await self._ask(service, request, await _read_body(request, service, room))
+            result = await self._query(service, request, await _read_body(request, service, room))
         answer = result if isinstance(result, Response) else answer_json(result)
         await answer(scope, receive, send)
 
-    async def _ask(self, service: Service, request: Request, body: bytes) -> Result:
+    async def _query(self, service: Service, request: Request, body: bytes) -> Result:
         try:
-            given = (request, body) if self.reads is None else (read(self.reads, body),)
+            arguments = (request, body) if self.reads is None else (read(self.reads, body),)
         except Refusal as refusal:
-            service.use_up(body, refusal)
+            service.consume_number(body, refusal)
             raise
         if self.in_files:
-            return await asyncio.to_thread(cast("Callable[..., Result]", self.handler), service, *given)
-        result = self.handler(service, *given)
+            return await asyncio.to_thread(cast("Callable[..., Result]", self.handler), service, *arguments)
+        result = self.handler(service, *arguments)
         return await result if isinstance(result, Awaitable) else result
 
     def _longest(self, service: Service) -> tuple[int, str]:
@@ -82,7 +82,7 @@ class Unknown(Endpoint):
 async def _read_body(request: Request, service: Service, room: ResultReading) -> bytes:
     headers = dict(request.scope["headers"])
     if headers.get(b"content-encoding", b"identity") != b"identity":
-        raise Refusal(415, "compressed requests are not taken. Send the body as it is.")
+        raise Refusal(415, "compressed requests are not supported. Send the body uncompressed.")
     # An invalid Content-Length is ignored; received bytes are counted.
     announced = headers.get(b"content-length", b"0")
     room.check_announced(int(announced) if announced.isdigit() and len(announced) < 16 else 0)
@@ -113,19 +113,19 @@ def _refuse_unknown(service: Service, request: Request, body: bytes) -> Result:
     """Refuse an unknown request; one with a model's number consumes the number."""
     path = show(request.scope["path"])
     refusal = Refusal(404, f"this server does not answer {request.method} {path}. docs/serve.md lists what it does.")
-    service.use_up(body, refusal)
+    service.consume_number(body, refusal)
     raise refusal
 
 
 def _page(request: Request, default: int) -> dict[str, int]:
     """`limit` and `offset` of a listing."""
-    found: dict[str, int] = {}
+    page: dict[str, int] = {}
     for name, fallback, most in (("limit", default, 1000), ("offset", 0, 10**9)):
         text = request.query_params.get(name, str(fallback))
         if not re.fullmatch("[0-9]{1,10}", text) or int(text) > most:
             raise Refusal(400, f"{name} must be a whole number between 0 and {most} (got {show(text)}).")
-        found[name] = int(text)
-    return found
+        page[name] = int(text)
+    return page
 
 
 async def _forward_backward(service: Service, request: Request, body: bytes) -> Result:
@@ -180,7 +180,7 @@ def _work(path: str, reads: type[requests.Strict], handler: Callable[..., Any], 
     return "POST", path, Endpoint(handler, reads, takes_work=True, large=large)
 
 
-def _ask(path: str, answer: _Answer, method: str = "GET", *, in_files: bool = False) -> _Row:
+def _query(path: str, answer: _Answer, method: str = "GET", *, in_files: bool = False) -> _Row:
     """A route for a read-only query."""
 
     def handler(service: Service, request: Request, body: bytes) -> Result:
@@ -194,7 +194,7 @@ def _checkpoints(service: Service, request: Request) -> Result:
     return listing.checkpoints(service, run_id, **_page(request, 100 if run_id is None else 1000))
 
 
-_KEPT: Final = "training_runs/{run_id}/checkpoints/{kind}/{name}"
+_CHECKPOINT: Final = "training_runs/{run_id}/checkpoints/{kind}/{name}"
 # Starlette searches from the top, so the most frequent routes come first.
 _TABLE: Final[list[_Row]] = [
     ("POST", "retrieve_future", Endpoint(_retrieve, requests.Retrieve)),
@@ -202,33 +202,33 @@ _TABLE: Final[list[_Row]] = [
     ("POST", "forward_backward", Endpoint(_forward_backward, takes_work=True, large=True)),
     _work("optim_step", requests.OptimStep, Service.optim_step),
     ("POST", "session_heartbeat", Endpoint(_heartbeat, requests.SessionOnly)),
-    _ask("healthz", lambda service, _: listing.health(service)),
+    _query("healthz", lambda service, _: listing.health(service)),
     _work("save_weights", requests.SaveWeights, Service.save_weights),
     _work("save_weights_for_sampler", requests.SaveForSampler, Service.save_for_sampler),
     _work("save_weights_external", requests.SaveExternal, Service.save_external),
     _work("load_weights", requests.LoadWeights, Service.load_weights),
-    _ask("client/config", lambda service, _: listing.client_config(service), "POST"),
-    _ask("client/dynamic_config", lambda service, _: {}, "POST"),
-    _ask("telemetry", lambda service, _: {"status": "accepted"}, "POST"),
+    _query("client/config", lambda service, _: listing.client_config(service), "POST"),
+    _query("client/dynamic_config", lambda service, _: {}, "POST"),
+    _query("telemetry", lambda service, _: {"status": "accepted"}, "POST"),
     _work("create_session", requests.CreateSession, Service.create_session),
     _work("create_model", requests.CreateModel, Service.create_model),
     ("POST", "get_info", Endpoint(listing.model_info, requests.ModelOnly)),
     _work("create_sampling_session", requests.CreateSamplingSession, sampling.create_sampling_session),
-    _ask("get_server_capabilities", lambda service, _: listing.capabilities(service)),
-    _ask("evsys/model", lambda service, r: listing.evsys_model(service, r.query_params.get("base_model"))),
+    _query("get_server_capabilities", lambda service, _: listing.capabilities(service)),
+    _query("evsys/model", lambda service, r: listing.evsys_model(service, r.query_params.get("base_model"))),
     ("POST", "weights_info", Endpoint(listing.weights_info, requests.WeightsInfo, in_files=True)),
-    _ask("training_runs", lambda service, r: listing.list_runs(service, **_page(r, 20)), in_files=True),
-    _ask("training_runs/{run_id}", lambda service, r: listing.describe_run(service, **r.path_params), in_files=True),
-    _ask("training_runs/{run_id}/checkpoints", _checkpoints, in_files=True),
-    ("PUT", f"{_KEPT}/ttl", Endpoint(_set_ttl, in_files=True)),
-    ("DELETE", _KEPT, Endpoint(_delete, in_files=True)),
-    ("GET", f"{_KEPT}/external_weights_urls", Endpoint(_addresses, in_files=True)),
+    _query("training_runs", lambda service, r: listing.list_runs(service, **_page(r, 20)), in_files=True),
+    _query("training_runs/{run_id}", lambda service, r: listing.describe_run(service, **r.path_params), in_files=True),
+    _query("training_runs/{run_id}/checkpoints", _checkpoints, in_files=True),
+    ("PUT", f"{_CHECKPOINT}/ttl", Endpoint(_set_ttl, in_files=True)),
+    ("DELETE", _CHECKPOINT, Endpoint(_delete, in_files=True)),
+    ("GET", f"{_CHECKPOINT}/external_weights_urls", Endpoint(_addresses, in_files=True)),
     ("GET", "external_weights/{permission}/{run_id}/{name}/{file:path}", Endpoint(_download, in_files=True)),
-    _ask("checkpoints", _checkpoints, in_files=True),
-    _ask("sessions", lambda service, _: listing.sessions(service)),
-    _ask("sessions/{session_id}", lambda service, r: listing.session(service, **r.path_params)),
+    _query("checkpoints", _checkpoints, in_files=True),
+    _query("sessions", lambda service, _: listing.sessions(service)),
+    _query("sessions/{session_id}", lambda service, r: listing.session(service, **r.path_params)),
     ("POST", "sessions/{session_id}/finish", Endpoint(_end_session)),
-    _ask("samplers/{sampler_id}", lambda service, r: listing.sampler(service, **r.path_params)),
+    _query("samplers/{sampler_id}", lambda service, r: listing.sampler(service, **r.path_params)),
 ]
 
 ROUTES: Final = [

@@ -39,7 +39,7 @@ async def create_sampling_session(service: Service, request: requests.CreateSamp
                 raise Refusal(400, f"{request.model_path} was trained from {record.base_model!r}, not {base_model!r}.")
             base_model, ref = record.base_model, record.ref
         if base_model is None:
-            raise Refusal(400, "say what to sample from: base_model or model_path.")
+            raise Refusal(400, "the request names no weights. Set base_model or model_path.")
         client = await service.engine.open_sampler(base_model, ref)
         session.keep(Sampler(sampler_id, session.session_id, base_model, request.model_path, client))
     return {"type": "create_sampling_session", "sampling_session_id": sampler_id}
@@ -100,21 +100,21 @@ class _Drawing:
 
     async def answer(self) -> Response:
         request, prompt, client = self.request, self.prompt, self.client
-        turns, who = self.turns, self.session_id
+        turns, session_id = self.turns, self.session_id
         k = request.topk_prompt_logprobs
-        top = await turns.ask(who, lambda: client.topk_logprobs(prompt, k)) if k else None
+        top = await turns.run_one(session_id, lambda: client.topk_logprobs(prompt, k)) if k else None
         logprobs = None
         if request.prompt_logprobs:  # from the same pass as requested alternatives
             same = None if top is None else top.given
-            logprobs = await turns.ask(who, lambda: client.logprobs(prompt)) if same is None else same
-        drawn = await turns.draw(who, client, prompt, self.params, request.num_samples)
+            logprobs = await turns.run_one(session_id, lambda: client.logprobs(prompt)) if same is None else same
+        samples = await turns.draw(session_id, client, prompt, self.params, request.num_samples)
         if request.prompt_logprobs_last_n is not None and logprobs is not None:
             logprobs, top = _only_last(request.prompt_logprobs_last_n, logprobs, top)
         return sample_answer(
-            drawn,
+            samples,
             prompt_logprobs=logprobs,
             top_prompt=top,
-            top_samples=[one.top for one in drawn if one.top is not None],
+            top_samples=[each.top for each in samples if each.top is not None],
         )
 
 
@@ -129,8 +129,8 @@ def _check_logprobs(request: requests.AsampleRequest, prompt: int, max_tokens: i
     if numbers > _MOST_NUMBERS:
         raise Refusal(
             400,
-            f"{request.num_samples} samples of {max_tokens} tokens with what is asked about them and the prompt of "
-            f"{prompt} are {numbers} log-probabilities, and an answer may hold {_MOST_NUMBERS}. Lower num_samples, "
+            f"{request.num_samples} samples of {max_tokens} tokens and a prompt of {prompt} with the requested top k "
+            f"are {numbers} log-probabilities, and an answer may hold {_MOST_NUMBERS}. Lower num_samples, "
             "max_tokens or the top k, or shorten the prompt.",
         )
 

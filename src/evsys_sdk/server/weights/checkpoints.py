@@ -55,7 +55,7 @@ class CheckpointPlace:
         if not _RUN.fullmatch(run_id) or kind not in _TYPES or not _NAME.fullmatch(name):
             raise Refusal(
                 400,
-                f"{show(f'tinker://{run_id}/{checkpoint_id}')} is no path of saved weights. They look like "
+                f"{show(f'tinker://{run_id}/{checkpoint_id}')} is not a path of saved weights. They look like "
                 "tinker://<run>/weights/<name>, with sampler_weights or external_weights for weights.",
             )
         return cls(run_id, kind, name)
@@ -132,8 +132,10 @@ class Checkpoints:
 
     def runs(self) -> list[ServedRunRecord]:
         """All models, the latest first."""
-        found = [record for folder in self._folders() for record in self._readable(ServedRunRecord, folder, "run.json")]
-        return sorted(found, key=lambda run: run.created, reverse=True)
+        records = [
+            record for folder in self._folders() for record in self._readable(ServedRunRecord, folder, "run.json")
+        ]
+        return sorted(records, key=lambda run: run.created, reverse=True)
 
     def exists(self, place: CheckpointPlace) -> bool:
         return self._file(place).exists()
@@ -170,23 +172,23 @@ class Checkpoints:
     def get(self, path: str) -> CheckpointRecord:
         """The record of a checkpoint, with an absolute `ref`."""
         place = CheckpointPlace.parse(path)
-        record = self._read_kept(place)
+        record = self._read_existing(place)
         # an absolute `ref` stays unchanged when joined
         return record.model_copy(update={"ref": str(self.engine_dir(place.run_id) / record.ref)})
 
     def describe_all(self, run_id: str | None = None) -> list[dict[str, Any]]:
         """Checkpoints of a run or of all, the latest first, in the protocol's form."""
         folders = [self.run_dir(run_id)] if run_id else self._folders()
-        found = [record for folder in folders for record in self._records(folder) if not record.expired]
-        return [record.describe() for record in sorted(found, key=lambda record: record.time, reverse=True)]
+        records = [record for folder in folders for record in self._records(folder) if not record.expired]
+        return [record.describe() for record in sorted(records, key=lambda record: record.time, reverse=True)]
 
     def set_ttl(self, place: CheckpointPlace, ttl_seconds: int | None) -> None:
         """Change the lifetime; None means unlimited."""
-        self._write(self._read_kept(place).model_copy(update={"expires_at": expiry(ttl_seconds)}))
+        self._write(self._read_existing(place).model_copy(update={"expires_at": expiry(ttl_seconds)}))
 
     def delete(self, place: CheckpointPlace) -> None:
         """Delete a checkpoint: first its name, then its content."""
-        record = self._read_kept(place)
+        record = self._read_existing(place)
         self._file(place).unlink(missing_ok=True)
         self._discard(record)
 
@@ -196,7 +198,7 @@ class Checkpoints:
             self._file(record.place).unlink(missing_ok=True)
             self._discard(record)
 
-    def _read_kept(self, place: CheckpointPlace) -> CheckpointRecord:
+    def _read_existing(self, place: CheckpointPlace) -> CheckpointRecord:
         record = _read(CheckpointRecord, self._file(place))
         if record is None or record.expired:
             raise Refusal(404, f"there are no saved weights {place.path!r}: never saved here, deleted, or expired.")

@@ -54,12 +54,12 @@ class Engine:
 
     def check_name(self, base_model: str) -> None:
         """Refuse an unknown base model."""
-        known = self.settings.models
-        if base_model not in known:
-            guess = closest(base_model, known)
+        models = self.settings.models
+        if base_model not in models:
+            guess = closest(base_model, models)
             hint = f" Did you mean {guess!r}?" if guess else ""
             raise Refusal(
-                400, f"there is no base model {show(base_model)} here.{hint} This server has {', '.join(known)}."
+                400, f"there is no base model {show(base_model)} here.{hint} This server has {', '.join(models)}."
             )
 
     def capabilities(self, base_model: str) -> Capabilities:
@@ -73,11 +73,11 @@ class Engine:
     async def open_sampler(self, base_model: str, ref: str | None) -> SamplingClient:
         """A sampler of saved weights, or of the base model, shared by all clients for joint batches."""
         key = (base_model, ref or "")
-        if (found := self._samplers.get(key)) is None:
+        if (sampler := self._samplers.get(key)) is None:
             host = self.host(base_model)
             # `setdefault`, because another task may have opened it meanwhile
-            found = self._samplers.setdefault(key, await (host.sampler() if ref is None else host.open_sampler(ref)))
-        return found
+            sampler = self._samplers.setdefault(key, await (host.sampler() if ref is None else host.open_sampler(ref)))
+        return sampler
 
     async def release(self, handles: dict[str, Any]) -> None:
         """Release a model after its running operations, on a thread."""
@@ -101,9 +101,9 @@ def _make_backend(settings: ServeSettings) -> Any:
         problems = problems_in(error, model=model, data=params, at=("--backend-param",))
         raise ConfigError(problems) from None
     except TypeError as error:
-        given = ", ".join(params) or "none"
+        names = ", ".join(params) or "none"
         raise ConfigError(
-            f"the backend '{settings.backend}' does not take these --backend-param: {given} ({error})."
+            f"the backend '{settings.backend}' does not take these --backend-param: {names} ({error})."
         ) from None
 
 

@@ -47,7 +47,7 @@ class Signer:
         if not hmac.compare_digest(self.sign(place, file, until).encode(), signature.encode("utf-8", "replace")):
             raise Refusal(403, _NOT_SIGNED)
         if until < time.time():
-            raise Refusal(403, "this address has expired. Ask for the addresses again.")
+            raise Refusal(403, "this address has expired. Request the addresses again.")
 
 
 def read_recipients(texts: Sequence[str]) -> list[Any]:
