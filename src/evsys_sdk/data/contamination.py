@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
-from .task_identity import task_key
+from .task_identity import visible_text
 
 type Words = tuple[str, ...]
 type Match = Literal["copy", "near"]
@@ -123,7 +123,7 @@ def words_of(text: str) -> Words:
         text = _ESCAPE.sub(_unescape, text)
     if "%" in text:
         text = unquote(text)
-    return tuple(_WORD.findall(task_key(text)))
+    return tuple(_WORD.findall(visible_text(text).casefold()))
 
 
 def _unescape(found: re.Match[str]) -> str:
@@ -188,8 +188,9 @@ class TaskIndex:
         joined = " ".join(texts)
         # A model also learns HTML comments and attributes, although they are not visible text.
         for seen in (words, words_of(joined.translate(_NO_TAGS))) if "<" in joined else (words,):
-            for start in range(len(seen) - _LONG + 1) if self._begins else ():
-                for at in self._begins.get(seen[start : start + _LONG], ()):
+            windows = list(zip(*(seen[at:] for at in range(_LONG)), strict=False))
+            for start, window in enumerate(windows) if not self._begins.keys().isdisjoint(windows) else ():
+                for at in self._begins.get(window, ()):
                     if seen[start : start + len(self._words[at])] == self._words[at]:
                         found.add(at)
         if self._short:
@@ -201,7 +202,8 @@ class TaskIndex:
     def _find_near(self, words: Words) -> dict[int, str]:
         """Task index -> first shared trigrams, for tasks that a row resembles."""
         shared: dict[int, list[Words]] = defaultdict(list)
-        for trigram in _trigrams(words) if self._by_trigram else ():
+        trigrams = _trigrams(words)
+        for trigram in trigrams if not self._by_trigram.keys().isdisjoint(trigrams) else ():
             for at in self._by_trigram.get(trigram, ()):
                 shared[at].append(trigram)
         near = {at: found for at, found in shared.items() if len(found) >= _NEAR * len(self._own[at])}
@@ -210,4 +212,4 @@ class TaskIndex:
 
 def _trigrams(words: Words) -> list[Words]:
     """The distinct trigrams, in order."""
-    return list(dict.fromkeys(words[at : at + 3] for at in range(len(words) - 2)))
+    return list(dict.fromkeys(zip(words, words[1:], words[2:], strict=False)))
