@@ -52,6 +52,10 @@ RIGHT = {
             "shows the expected answer",
         ),
         ({"FIRST": "notes.extend(messages); messages = list(notes)"}, "contains the task of another attempt"),
+        ({"FIRST": "messages = messages[-1:]"}, "lacks the system prompt of the task"),
+        ({"END": "messages[:2]"}, "the returned conversation lacks the policy's answers"),
+        ({"END": "AgentResult(messages, reward=float(len(notes.append(0) or notes) % 2))"}, "earns different rewards"),
+        ({"FIRST": "task.nothing"}, "the agent failed: AttributeError"),
         ({"TOLD": "pass"}, "the policy is asked again and shown nothing new"),
         ({"TURNS": "1"}, "the attempt ends with a message that the policy never sees"),
     ],
@@ -63,8 +67,10 @@ def test_an_agent_is_tried_with_fixed_answers(changed: dict[str, str], says: str
     module = f"agent_{random.randrange(1 << 40)}"
     write(tmp_path, f"{module}.py", source)
     write_data(tmp_path, {})
-    asked = {"run.data.transforms.0.params.user_template": f"{ASK} Try `find it`."}
-    asked["metadata.benchmark.0.transforms.0.params.user_template"] = f"{ASK} Try `find it`."
+    asked: dict[str, str] = {}
+    for at in ("run.data", "metadata.benchmark.0"):
+        asked[f"{at}.transforms.0.params.user_template"] = f"{ASK} Try `find it`."
+        asked[f"{at}.transforms.0.params.system_prompt"] = "You route tickets."
     said = said_about(change(RL, {**asked, "run.algorithm.params.agent_import_path": f"{module}:Agent"}))
     assert [one for one in said if says and says in one] if says else said == [], said
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ....errors import EvsysError, Problem
-from . import agents, alike, claims, recipes, rows, tasks, transforms
+from . import agents, alike, claims, compared, recipes, rows, tasks, transforms
 from .context import Context
 
 type Check = Callable[[Context], Iterable[Problem]]
@@ -63,6 +63,8 @@ WARNED: tuple[Check, ...] = (
     alike.classes_never_trained,
     alike.rows_of_another_part,
     alike.prompts_unlike_the_benchmark,
+    compared.texts_unlike_the_tasks,
+    compared.passages_in_both,
 )
 
 

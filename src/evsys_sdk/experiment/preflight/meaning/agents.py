@@ -18,6 +18,7 @@ from ....rollouts.rollout import Rollout, Turn, opening
 from .context import Context, StageView, expected_text
 from .rows import occurrences
 
+_REPEATS = 7
 _SECONDS = 5.0
 """Time limit of an attempt."""
 
@@ -43,6 +44,17 @@ class _Script:
         return bool(text and occurrences(first, text) and not occurrences(task, text))
 
 
+def _is_lost(one: _Script) -> bool:
+    """Whether the returned conversation lacks the policy's answers."""
+    return one.rollout is not None and not any(each.get("content") == one.answer for each in one.rollout.messages)
+
+
+def _lacks_system(one: _Script) -> bool:
+    """Whether the first prompt lacks the system prompt of the task."""
+    wanted = [text_of(each.get("content")) for each in opening(one.task) if each.get("role") == "system"]
+    return any(text not in "\n".join(text_of(each.get("content")) for each in one.shown[0]) for text in wanted)
+
+
 def _is_asked_again(one: _Script) -> bool:
     """Whether the policy is asked twice with nothing new but its own answer."""
     pairs = zip(one.shown, one.shown[1:], strict=False)
@@ -56,10 +68,19 @@ def agents_of_the_project(context: Context) -> Iterator[Problem]:
     """Agents that reward silence, show the answer, share state between attempts, or lose what a tool returns."""
     for one in {getattr(stage.cfg, "agent_import_path", None): stage for stage in context.stages}.values():
         attempts = _attempts(one) if getattr(one.cfg, "agent_import_path", None) and one.examples else []
-        if not attempts:
+        failed = next(
+            (each.rollout.error for each in attempts if each.rollout and each.rollout.status == "infra"), None
+        )
+        if failed:
+            hint = "It was tried with fixed answers: an attempt that raises earns no reward."
+            yield Problem(failed, f"{one.params_place}.agent_import_path", one.cfg.agent_import_path, hint)
+        if not attempts or failed:
             continue
-        silent = [each for each in attempts if not each.answer]
+        silent = [each for each in attempts if not each.answer][:2]
         (first, expected), (second, other) = ((each, _expected(each.task)) for each in silent)
+        same = [
+            each.rollout for each in attempts if each.rollout and each.answer == expected and each.task is first.task
+        ]
         given = [each.rollout.reward or 0 for each in silent if each.rollout]
         commands = [each for each in attempts if each.answer and each.answer != _expected(each.task)]
         command = commands[0].answer if commands else ""
@@ -80,12 +101,27 @@ def agents_of_the_project(context: Context) -> Iterator[Problem]:
                 "Keep the state of an attempt in variables of `run`, not in the class or module",
             ),
             (
+                _lacks_system(first),
+                "the first prompt lacks the system prompt of the task",
+                "Start with opening(task), which has all messages before the instruction",
+            ),
+            (
+                len({one.reward for one in same}) > 1,
+                f"the answer '{expected}' to one task earns different rewards",
+                "Take what an attempt needs from the task, and seed what is random by it",
+            ),
+            (
+                all(map(_is_lost, silent)),
+                "the returned conversation lacks the policy's answers",
+                "Append turn.message to the messages that `run` returns",
+            ),
+            (
                 any(map(_is_asked_again, commands)),
                 f"after '{command}' the policy is asked again and shown nothing new",
                 "Append what the tool returns to the messages",
             ),
             (
-                any(len(each.shown) == 1 and _ends_unread(each) for each in commands),
+                any(len(each.shown) == 1 and _ends_unread(each) and not _is_lost(each) for each in commands),
                 f"after '{command}' the attempt ends with a message that the policy never sees",
                 "Let the policy act again after the tool",
             ),
@@ -113,6 +149,7 @@ def _attempts(one: StageView) -> list[_Script]:
     for task in tasks if len(tasks) == 2 else ():
         quoted = re.findall(r"`([^`\n]{1,60})`", text_of(task.instruction))[:2]
         scripts += [_Script(task, answer) for answer in ("", _expected(task) or "", *quoted)]
+    scripts += [_Script(tasks[0], _expected(tasks[0]) or "") for _ in range(_REPEATS)] if scripts else []
     with suppress(EvsysError):
         harness = one.algorithm.harness()
         environment = getattr(one.cfg, "environment", None)
@@ -124,9 +161,7 @@ def _attempts(one: StageView) -> list[_Script]:
                 [each.rollout] = engine.submit([RolloutRequest(each.task, 0, each, harness, _verify)]).result()
         finally:
             engine.close()
-        return (
-            scripts if all(each.shown and each.rollout and each.rollout.status != "infra" for each in scripts) else []
-        )
+        return scripts
     return []
 
 

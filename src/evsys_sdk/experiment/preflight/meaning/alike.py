@@ -9,6 +9,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any, cast
 
 from ....config import TransformSpec
@@ -21,7 +22,7 @@ from .tasks import reward
 
 _MOST, _FEW_TEXTS = 0.8, 0.1
 """Minimum share of one side that has a trait, and maximum share of the other, for a reported difference."""
-_MANY, _MOST_PAIRS, _LEAST_PAIRS = 20, 100, 8
+_MANY, _MOST_PAIRS, _LEAST_PAIRS, _SECONDS = 20, 100, 8, 2.0
 _NUMBERS = ("a number", "a number between 0 and 1")
 _COMPARED: Mapping[str, tuple[str, ...]] = {
     "exact_match": ("",),
@@ -91,7 +92,7 @@ def _other_kind(learned: Sequence[str], tasks: TaskSet) -> str | None:
 
 def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
     """Training answers that fail the task that the benchmark makes from the same row."""
-    for one, tasks in _pairs(context):
+    for one, tasks in pairs_of(context):
         data, entry = one.stage.data, tasks.entry
         if sum(other.run_place == one.run_place for other in context.stages) > 1:
             continue  # a later stage may teach the expected form
@@ -105,12 +106,14 @@ def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
         own = TaskSet(one.place, tasks.label, list(benchmark.tasks), len(benchmark.tasks), tasks.max_tokens)
         by_prompt = {task_key(example.prompt): example for example in own.examples}
         found = [(row, by_prompt.get(task_key(row.prompt))) for row in one.examples if row.answer]
-        most = _MOST_PAIRS if tasks.compares else _LEAST_PAIRS
-        pairs = [(row, task) for row, task in found if task is not None][:most]
-        wrong = [(row, task) for row, task in pairs if not reward(own.tasks[task.row], row.answer or "")]
-        if len(wrong) >= max(0.3 * len(pairs), _LEAST_PAIRS):
+        pairs, until = [(row, task) for row, task in found if task is not None][:_MOST_PAIRS], monotonic() + _SECONDS
+        tried = [
+            (row, task, reward(own.tasks[task.row], row.answer or "")) for row, task in pairs if monotonic() < until
+        ]
+        wrong, pairs = [(row, task) for row, task, given in tried if not given], pairs[: len(tried)]
+        if len(wrong) >= max((0.3 if tasks.compares else 0.2) * len(pairs), _LEAST_PAIRS):
             row, task = wrong[0]
-            expected, learned = show((task.answer or "")[:60]), show((row.answer or "")[:60])
+            expected, learned = (_ends_of(one.answer or "") for one in (task, row))
             message = f"{len(wrong)} of {len(pairs)} answers are wrong by '{tasks.label}'"
             message += f", which expects {expected} for the row where {learned} is learned"
             hint = "Make the answers of both alike: check the columns, the values and the form."
@@ -118,6 +121,10 @@ def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
                 message = f"{len(wrong)} of {len(pairs)} right answers score 0 on '{tasks.label}', such as {learned}"
                 hint = f"Learn answers in the form that its verifier '{tasks.verifier}' reads."
             yield Problem(message, one.place, hint=hint)
+
+
+def _ends_of(text: str) -> str:
+    return show(text if len(text) <= 80 else f"{text[:30]} … {text[-45:]}")
 
 
 def _by_stages(context: Context) -> Iterator[tuple[list[StageView], list[TaskSet]]]:
@@ -237,7 +244,7 @@ def _part(transforms: Sequence[TransformSpec]) -> str | None:
 
 def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
     """Tasks with the same answers, but another prompt template, language or system prompt than the training rows."""
-    for one, tasks in _pairs(context):
+    for one, tasks in pairs_of(context):
         yield from _other_system(one, tasks)
         # If each answer is learned once, as with facts, the tasks may test other wordings on purpose.
         has_labels = is_labels(one.answers) and (_share_of_labels(one, tasks) or 0) >= 0.5
@@ -245,7 +252,7 @@ def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
         if not (set(one.answers) & set(tasks.answers) if is_same is None else is_same):
             continue
         ours, theirs = ([example.prompt for example in some] for some in (one.examples, tasks.examples))
-        found = [(_writing(ours), _writing(theirs)), (_language(ours), _language(theirs))]
+        found = [(_writing(ours), _writing(theirs)), (language_of(ours), language_of(theirs))]
         if other := next((pair for pair in found if None not in pair and pair[0] != pair[1]), None):
             message = f"prompts of training have {other[0]}, and those of '{tasks.label}' {other[1]}"
             yield Problem(message, one.place, hint="Train on prompts as they will be asked.")
@@ -260,7 +267,7 @@ def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
             yield Problem(message, one.place, hint="Use the same template for both.")
 
 
-def _pairs(context: Context) -> Iterator[tuple[StageView, TaskSet]]:
+def pairs_of(context: Context) -> Iterator[tuple[StageView, TaskSet]]:
     """Yield each source of rows with each task set that scores its run."""
     pairs = ((one, tasks) for stages, tasks in context.judged for one in stages)
     yield from {(id(one.examples), id(tasks)): (one, tasks) for one, tasks in pairs}.values()
@@ -276,7 +283,7 @@ def _writing(prompts: Sequence[str]) -> str | None:
     return next((kind for kind, count in found.items() if count >= 0.9 * len(prompts)), None)
 
 
-def _language(prompts: Sequence[str]) -> str | None:
+def language_of(prompts: Sequence[str]) -> str | None:
     """The language whose function words are by far the most frequent; None if no language is."""
     words = Counter(word for prompt in prompts for word in re.findall(r"[^\W\d_]+", prompt.casefold()))
     counts = Counter({name: sum(words[word] for word in known.split()) for name, known in _FUNCTION_WORDS.items()})
@@ -328,7 +335,7 @@ def _system(examples: Sequence[Example]) -> str | None:
 
 def answers_against_the_benchmark(context: Context) -> Iterator[Problem]:
     """Labels or preferences that contradict the answers that tasks expect for similar prompts."""
-    for one, tasks in _pairs(context):
+    for one, tasks in pairs_of(context):
         answered = [example for example in tasks.examples[:300] if example.answer]
         if not (tasks.compares and answered and one.learns_from_answers):
             continue

@@ -93,6 +93,15 @@ def answers_do_not_fit(context: Context) -> Iterator[Problem]:
     for one in context.sets:
         place = f"{one.settings}.{'max_tokens' if one.entry else 'inference.params.max_tokens'}"
         yield from _too_long(context, one.examples, one.max_tokens, place, "of the expected answers")
+        kinds = {*one.answers} if one.verifier == "exact_match" else set[str]()
+        if (
+            len(kinds) > 0.8 * len(one.tasks) > 4
+            and min(len(re.sub(r"[\[{].*[\]}]", "", text)) for text in kinds) > 100
+        ):
+            message = (
+                f"no answer will equal an expected text of {min(map(len, kinds))} characters or more word for word"
+            )
+            yield Problem(message, one.place, hint="Score them by a judge, or by a part that must occur.")
         learned = [stage for stage in ([one.stage] if one.stage else context.sources) if stage.learns_from_answers]
         for stage in learned[:1] if not one.entry or one.entry.agent is None else ():
             yield from _too_long(context, stage.examples, one.max_tokens, place, "of the answers it learns", share=0.5)
@@ -197,12 +206,27 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
     is_builtin = bool(tasks) and _fn_of(tasks[0]) in COMPARING
     faults: tuple[tuple[Callable[[dict[str, float]], bool], str, str], ...] = (
         (lambda got: got.get("right", 0) < got.get("other", 0), "{} earns less than a wrong answer", "Check its sign"),
-        (lambda got: min(got["wrong"], got["long"]) > 0, "any answer scores", "Give it what a wrong answer fails"),
+        (
+            lambda got: got.get("right") != got.get("again"),
+            "{} earns another reward each time",
+            "Leave out what is random, or seed it by the task",
+        ),
         (
             lambda got: min(got.get("right", 0), got.get("taught", 0)) < got["empty"],
             "an empty answer earns more than {} or a longer answer that contains it",
             "Let no penalty outweigh a right answer",
         ),
+        (
+            lambda got: got["empty"] >= got.get("right", 0) > got["wrong"],
+            "an empty answer earns as much as {}",
+            "Give it 0: it is the answer that is learned first",
+        ),
+        (
+            lambda got: is_own and got.get("begun", 0) >= got.get("right", 0) > got["wrong"],
+            "an answer that begins as {} and goes on wrongly earns as much",
+            "Compare the whole answer",
+        ),
+        (lambda got: min(got["wrong"], got["long"]) > 0, "any answer scores", "Give it what a wrong answer fails"),
         (
             lambda got: is_own and got.get("longer", 0) > 0,
             "a longer number that contains {} scores",
@@ -241,6 +265,7 @@ def _try_answers(task: HarborTask, before: HarborTask, taught: Sequence[str]) ->
     asked = "\n".join(text_of(one.get("content")) for one in opening(task))
     answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "empty": "", "right": right}
     answers["other"] = None if other == right else other
+    answers |= {"again": right, "begun": f"{right[0]}{_NONSENSE}" if right and len(right) > 3 else None}
     answers["longer"] = f"7{right}3" if right and right.isdigit() else None
     forms = [*_FORMS, *(f"<{tag}>{{}}</{tag}>" for tag in _TAGS.findall(text_of(task.instruction)))]
     answers |= {form: form.format(right) for form in forms if right is not None}

@@ -91,7 +91,7 @@ def rows_lost_in_filters(context: Context) -> Iterator[Problem]:
         if pulled is None or data is None or not pulled.complete:
             continue
         at = next((at for at, spec in enumerate(data.transforms) if spec.kind in ("filter", "sample", "dedupe")), None)
-        if at is not None and len(pulled.rows) < 8 and pulled.read >= 20 * max(len(pulled.rows), 1):
+        if at is not None and len(pulled.rows) < 20 and pulled.read >= 10 * max(len(pulled.rows), 1):
             message = f"{len(pulled.rows)} of {pulled.read} rows of {describe_source(data)} are left"
             hint = "Check its conditions, its key, and the spelling of values."
             yield Problem(message, f"{one.place}.transforms[{at}]", hint=hint)
