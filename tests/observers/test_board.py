@@ -40,6 +40,11 @@ def test_the_headline_counts_arms() -> None:
     assert found == "1 of 4 arms done, 1 failed, 2 running, about 3m 20s left, 1m 12s so far"
 
 
+def test_arms_that_the_same_command_resumes_are_not_done() -> None:
+    ended = [ArmStatus(name, name, 3, 100) for name in ("completed", "failed", "cancelled", "killed")]
+    assert status(*ended).done == 2
+
+
 def test_each_score_and_each_end_is_told_once() -> None:
     changes = Changes()
     before = running("a", 20, value=0.5, scores={"val/x": 0.25}, scored_at={"val/x": 20})

@@ -56,7 +56,7 @@ class Watchdog:
         self._empty, self._reason = self._empty + 1, reason
         if self._empty >= self.max_empty_batches:
             raise TrainingError(
-                f"{self._empty} batches in a row up to step {step} had nothing to learn from. {reason or _REMEDY}"
+                f"{self._empty} batches in a row up to step {step} had nothing to learn from: {reason or _REMEDY}"
             )
 
     def check_learned(self, steps: int, *, learned: bool) -> None:

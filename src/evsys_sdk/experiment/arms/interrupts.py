@@ -12,7 +12,7 @@ from typing import Any
 from ...log import get_logger
 
 INTERRUPTED = "interrupted"
-_STOPPING = "stopping after the current step, with a checkpoint; ask again to end at once"
+_STOPPING = "stopping after the current step, with a checkpoint; interrupt again to stop at once"
 
 
 @dataclass(slots=True)

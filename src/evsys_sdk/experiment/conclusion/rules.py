@@ -88,7 +88,8 @@ def _find_broken_record(evidence: Evidence) -> Iterator[tuple[str, str]]:
 def _find_unusable_scores(analysis: Analysis) -> Iterator[tuple[str, str]]:
     report, evidence = analysis.report, analysis.evidence
     if not report.runs and evidence.stopped is None:
-        first = next((f", first `{arm}`: {why}" for arm, why in report.unusable.items()), "")
+        # The first sentence: the whole reason is listed under `Not scored`.
+        first = next((f", first `{arm}`: {why.split('. ')[0].rstrip('.')}" for arm, why in report.unusable.items()), "")
         remedy = "Repair what is listed under `Not scored`, or name another metric, and run again with --resume."
         yield f"no run has a score for {analysis.question.title}{first}", remedy
     if len(report.hashes) > 1 or len(analysis.selection.hashes) > 1:

@@ -79,7 +79,8 @@ class LiveStatus:
 
     @property
     def done(self) -> int:
-        return sum(arm.has_ended for arm in self.arms)
+        """Number of arms that have ended and are not resumed by the same command."""
+        return sum(arm.has_ended and arm.state not in ("cancelled", "killed") for arm in self.arms)
 
     @property
     def seconds_left(self) -> float | None:
