@@ -48,7 +48,6 @@ PHRASES = {
 KEPT = {
     ("config/*.py", "beside"): "the keyword `beside` of `expand_matrix`: a base_run next to the matrix",
     ("scaffold/experiment.py", "beside"): "the same keyword",
-    ("backends/local/base/*.py", "of its own"): "messages on architectures that are refused",
     ("conclusion/*.py", "broken off"): "an outcome in `conclusion.json` of records",
     ("conclusion/question.py", "goes on"): "a text in `conclusion.json` of records",
 }

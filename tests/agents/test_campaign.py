@@ -29,7 +29,7 @@ from evsys_sdk.history.campaigns.campaign import (
 )
 from evsys_sdk.history.campaigns.progress import judge_progress
 from evsys_sdk.loop.campaigns.admission import CampaignRefusal, admit
-from evsys_sdk.record.approvals import ask_approval
+from evsys_sdk.record.approvals import request_approval
 from evsys_sdk.record.events import Kind
 from evsys_sdk.record.project_files.journals import campaign_dir, change_campaign, list_campaigns
 from evsys_sdk.record.view.model import ExperimentView
@@ -270,8 +270,8 @@ def test_the_command_line_keeps_to_the_terms(workspace: Path) -> None:
 def test_one_command_lists_and_approves_whatever_waits(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     open_campaign("better", Terms("?", experiments=2, tokens=20_000, approve_tokens=10))
     for plan in ("abc", "def"):
-        ask_approval(campaign_dir("better"), plan, about="a long one may take 9,000 tokens")
-    ask_approval(workspace / ".evsys" / "loop" / "shop", "deploy of round 3")
+        request_approval(campaign_dir("better"), plan, about="a long one may take 9,000 tokens")
+    request_approval(workspace / ".evsys" / "loop" / "shop", "deploy of round 3")
     assert main(["approve", "--json"]) == 0
     waiting = json.loads(capsys.readouterr().out)
     assert [one["command"] for one in waiting] == [

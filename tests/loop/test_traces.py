@@ -55,9 +55,9 @@ def test_what_a_full_disk_refused_is_taken_when_it_is_sent_again(
         with pytest.raises(OSError, match="No space left"):
             live.add([chat(2, "q2", "a")], "openai_chat")
     [second] = {trace["id"] for trace in _converted(chat(2, "q2", "a"))}
-    assert not live.knows(second)
+    assert not live.has(second)
     assert live.add([chat(2, "q2", "a")], "openai_chat").added == 1
-    assert live.knows(second)
+    assert live.has(second)
     assert len(list(TraceStore("s").read())) == 2
 
 
@@ -187,9 +187,9 @@ def test_only_good_answers_are_learned_and_expected(project: Path, write: Write)
     assert rewards == {1.0}
 
 
-def test_traces_that_do_not_tell_old_from_new_are_refused(project: Path, write: Write) -> None:
+def test_traces_that_cannot_be_split_by_time_are_refused(project: Path, write: Write) -> None:
     import_traces("s", [write("a.jsonl", *({**chat(n, f"q{n}", "a"), "time": None} for n in range(10)))])
-    with pytest.raises(DataError, match="do not tell old from new"):
+    with pytest.raises(DataError, match="cannot be split by time"):
         seal_round("s")
     with pytest.raises(DataError, match="too few to hold out"):
         seal_round("s", share=0.01)

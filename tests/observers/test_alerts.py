@@ -20,7 +20,7 @@ from evsys_sdk.errors import ConfigError
 from evsys_sdk.history.attention import AttentionItem
 from evsys_sdk.history.campaigns.campaign import Terms, load_campaign, open_campaign
 from evsys_sdk.observers.alerts import AlertsConfig, send_due, watch_alerts
-from evsys_sdk.record.approvals import ask_approval, decide_approval
+from evsys_sdk.record.approvals import decide_approval, request_approval
 
 from ..http_stand_in import JsonHandler, LoopbackServer
 from ..loop.test_portfolio import write_project
@@ -70,7 +70,7 @@ def hook() -> Iterator[Hook]:
 def test_what_waits_is_sent_once_in_the_form_of_its_target(tmp_path: Path, hook: Hook) -> None:
     forms = ("slack", "discord", "ntfy", "json")
     config = write_alerts(tmp_path, *({"webhook": hook.url, "format": form} for form in forms))
-    ask_approval(tmp_path / ".evsys" / "loop" / "shop", "deploy of round 3")
+    request_approval(tmp_path / ".evsys" / "loop" / "shop", "deploy of round 3")
     made, left = send_due(config)
     assert [one.problem for one in made] == [""] * 4
     assert left == 0
@@ -87,19 +87,19 @@ def test_what_waits_is_sent_once_in_the_form_of_its_target(tmp_path: Path, hook:
 
 def test_what_is_asked_again_is_news(tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     config, folder = write_alerts(tmp_path, {"webhook": hook.url}), tmp_path / ".evsys" / "loop" / "shop"
-    ask_approval(folder, "deploy")
+    request_approval(folder, "deploy")
     send_due(config)
     decide_approval(folder, approve=False)
     send_due(config)
     later = time.time() + 60
     monkeypatch.setattr("time.time", lambda: later)
-    ask_approval(folder, "deploy")
+    request_approval(folder, "deploy")
     send_due(config)
     assert len({id for id, _ in hook.received}) == len(hook.received) == 2
 
 
 def test_a_target_that_refuses_gets_it_again_and_holds_up_no_other(tmp_path: Path) -> None:
-    ask_approval(tmp_path / ".evsys" / "loop" / "shop", "deploy")
+    request_approval(tmp_path / ".evsys" / "loop" / "shop", "deploy")
     note = tmp_path / "note.txt"
     with Hook(refuse=2) as server:
         command = {"command": f'echo "$EVSYS_ALERT_ID" >> {note}', "events": ["waiting"]}

@@ -257,10 +257,10 @@ def _explain(error: Exception, as_json: bool) -> int | None:
 def _report(message: str, as_json: bool) -> None:
     """Report an error of user code."""
     from ..errors import clean
-    from .output import say
+    from .output import print_text
 
     message = clean(message)
-    say(message, err=True)
+    print_text(message, err=True)
     _answer({"error": "UserCodeError", "message": message}, as_json)
 
 

@@ -103,7 +103,7 @@ def table_of_differences(headers: Sequence[str], rows: Sequence[Sequence[str]], 
     return shown + (f"\nthe same for all: {below}" if below else "")
 
 
-def say(sentence: str, *, err: bool = False) -> None:
+def print_text(sentence: str, *, err: bool = False) -> None:
     """Print text; wrapped between words on a terminal."""
     click.echo(wrap(sentence, err=err), err=err)
 
@@ -179,7 +179,7 @@ def emit_line(value: dict[str, Any], as_json: bool, line: str) -> None:
 def print_warnings(warnings: Iterable[str]) -> None:
     """Print warnings on stderr."""
     for warning in warnings:
-        say(f"warning: {warning.rstrip('.')}.", err=True)
+        print_text(f"warning: {warning.rstrip('.')}.", err=True)
 
 
 class ProgressLine:

@@ -126,7 +126,7 @@ def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float,
     current_run = RunScores(both[0], trained=False, is_level=True, clusters=clusters)
     difference = contrast([current_run, RunScores(both[1], trained=False, clusters=clusters)], [-1.0, 1.0])
     if difference is None:
-        return "its scores do not tell how noisy they are"
+        return "the variance of its scores is not known"
     half = t_quantile(1 - error, difference.df) * difference.stderr
     most = 1.0 if is_rate(candidate.question.metric) else math.inf  # largest possible difference
     return Gap(difference.value, max(difference.value - half, -most), min(difference.value + half, most), len(tasks))
@@ -146,7 +146,7 @@ def _step_of(source: Source) -> float:
     line = next((line for line in source.arm.checkpoints if text(line.get("name")) == source.checkpoint), None)
     step = number((line or {}).get("next_step"))
     if step is None:
-        raise DataError(f"{source.arm.folder}: its record does not say at which step {source.checkpoint} was taken.")
+        raise DataError(f"{source.arm.folder}: its record has no step of the checkpoint {source.checkpoint}.")
     return step
 
 

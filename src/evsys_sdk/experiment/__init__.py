@@ -1,15 +1,15 @@
 """One config -> arms x seeds -> results -> a conclusion.
 
-preflight/   what is wrong with it, found before anything is spent; plan/ says what it will cost and can tell
+preflight/   what is wrong with it, found before anything is spent; plan/ estimates its cost and its power
 arms/        which runs an experiment consists of, and who brings them to a launcher
 search/      which of them are trained, and how far
 launcher     where they are executed; launchers/ are the built-in ones
 runner       one arm from rows to result, as a list of named steps
 record_dir   where each of them is written, and how it is resumed
-conclusion/  what follows, by the methods in statistics/; audit/ says whether to believe it
+conclusion/  what follows, by the methods in statistics/; audit/ recomputes it
 experiment   all of this together; jobs/ for those that run by themselves
 
-Loaded on first use: the statistics below are asked for by those who train nothing.
+Loaded on first use: the statistics are also used without training.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
         open_to_it = all(reason.rule == "lessons" or reason.votes is not False for reason in reasons)
         learn = learn or (waiting.votes is True and open_to_it)
     if learn and rules.opinion is not None:
-        reasons.append(ask_opinion(system, rules.opinion, reasons, fresh))
+        reasons.append(request_opinion(system, rules.opinion, reasons, fresh))
         learn = reasons[-1].votes is not False
     if not learn:
         return LearnDecision(False, reasons, len(fresh))
@@ -155,7 +155,7 @@ def _judge_novelty(new: Sequence[AskedQuestion], strange: set[str], most: float)
 def _judge_drift(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], most: float) -> Reason:
     before, after = _rewards(known), _rewards(new)
     if len(before) < 2 or len(after) < 2:
-        return Reason("drift", None, "There are too few rewards to tell whether they fell.")
+        return Reason("drift", None, "There are too few rewards to test whether they fell.")
     drop = fmean(before) - fmean(after)
     error = math.sqrt(variance(before) / len(before) + variance(after) / len(after))
     # The degrees of freedom of the smaller group, a lower bound of Welch's.
@@ -251,7 +251,7 @@ rewards harmful or wrong answers? Answer with one JSON object and nothing else:
 """
 
 
-def ask_opinion(
+def request_opinion(
     system: SystemConfig, spec: InferenceSpec, reasons: Sequence[Reason], fresh: Sequence[dict[str, Any]]
 ) -> Reason:
     """The opinion of a model about training on the new traces."""

@@ -25,7 +25,7 @@ from ..errors import DataError
 from ..experiment.experiment import Experiment
 from ..files import write_json
 from ..paths import project_root, workspace_dir
-from ..record.approvals import ask_approval, is_approved
+from ..record.approvals import is_approved, request_approval
 from ..record.jsonl_file import JsonlFile, read_records
 from ..record.layout import LOOPS
 from ..record.lock import folder_lock
@@ -132,7 +132,7 @@ class Loop:
     def _advance(self, state: RoundState) -> Step:
         """Run the next step of an open round."""
         if self._needs_approval(state):
-            ask_approval(self.folder, _subject(state.stage, state.number), about=self.system.name)
+            request_approval(self.folder, _subject(state.stage, state.number), about=self.system.name)
             message = f"round {state.number}: {state.stage} waits to be approved: evsys approve loop:{self.system.name}"
             return Step("approve", message, state.number, waits=True)
         match state.stage:

@@ -3,7 +3,7 @@
 Requests and decisions are events in the journal of the experiment, campaign or loop, so that a person can decide with
 `evsys approve` or on a page. The waiting process only reads.
 
-    ask_approval(folder, "deploy of round 3", about="...")
+    request_approval(folder, "deploy of round 3", about="...")
     decide_approval(folder, approve=True, author="ann")
     read_approvals(read_events(folder))["deploy of round 3"].state
 """
@@ -77,7 +77,7 @@ def is_approved(folder: Path, subject: str = "") -> bool:
     return approval is not None and approval.state == APPROVED
 
 
-def ask_approval(folder: Path, subject: str = "", *, about: str = "") -> None:
+def request_approval(folder: Path, subject: str = "", *, about: str = "") -> None:
     """Request an approval, unless it is open or approved; a rejected subject is requested again."""
     approval = _read(folder).get(subject)
     if approval is None or approval.state == REJECTED:

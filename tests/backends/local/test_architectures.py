@@ -108,14 +108,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {**EXPERTS, "layer_types": ["chunked_attention", "full_attention"]},
         "layers of the kind chunked_attention",
     ),
-    "Falcon": ("falcon", {}, "attention in code of its own"),
+    "Falcon": ("falcon", {}, "its own code computes attention"),
     "Falcon with ALiBi": ("falcon", {"alibi": True}, "ALiBi"),
-    "BLOOM": ("bloom", {"n_layer": 2, "n_head": 4}, "attention in code of its own"),
-    "GPT-J": ("gptj", {"n_layer": 2, "n_head": 4, "n_embd": 64, "rotary_dim": 8}, "attention in code of its own"),
+    "BLOOM": ("bloom", {"n_layer": 2, "n_head": 4}, "its own code computes attention"),
+    "GPT-J": ("gptj", {"n_layer": 2, "n_head": 4, "n_embd": 64, "rotary_dim": 8}, "its own code computes attention"),
     "BART": ("bart", {"d_model": 64, "decoder_layers": 2, "decoder_ffn_dim": 96}, "counts positions by itself"),
-    "BERT": ("bert", {"is_decoder": True}, "differ by .* from those of its own forward pass"),
+    "BERT": ("bert", {"is_decoder": True}, "differ by .* from those of its forward pass"),
     "DiffLlama": ("diffllama", {}, "when tokens are decoded one by one"),
-    "Doge": ("doge", {}, "a mask of its own"),
+    "Doge": ("doge", {}, "its own mask"),
 }
 
 

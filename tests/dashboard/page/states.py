@@ -12,7 +12,7 @@ from typing import Any
 
 from evsys_sdk.dashboard import DashboardClient, ExperimentRun
 from evsys_sdk.history.campaigns.campaign import Terms, open_campaign, propose
-from evsys_sdk.record.approvals import ask_approval
+from evsys_sdk.record.approvals import request_approval
 from evsys_sdk.record.events import Kind
 from evsys_sdk.record.lock import folder_lock
 from evsys_sdk.record.project_files.journals import campaign_dir, change_campaign
@@ -51,10 +51,10 @@ def make_states(root: Path) -> Generator[dict[str, str]]:
     with chdir(root), ExitStack() as stack:
         for folder in (waiting, near):
             stack.enter_context(folder_lock(folder, what="a test"))
-        ask_approval(waiting, about="3 arms, at most $4.20")
+        request_approval(waiting, about="3 arms, at most $4.20")
         open_campaign("night", Terms("Does a longer warm-up route better?", experiments=4, tokens=50_000, goal=0.9))
         propose("night", "warm up for 40 steps", by="agent-1")
-        ask_approval(campaign_dir("night"), "p1a2b3", about="a plan of 80,000 tokens")
+        request_approval(campaign_dir("night"), "p1a2b3", about="a plan of 80,000 tokens")
         with change_campaign("night") as (_, journal):
             for action, family, reason in (("start", "", "3,600 s"), ("probe", "sft", "every family gets a probe")):
                 about = {"action": action, "family": family, "amount": 180.0, "reason": reason}

@@ -37,7 +37,7 @@ FAKES = {
     ),
     "silent": ("exit 0", "ended before the sandbox was ready and said nothing"),
     "hanging": ("echo thinking >&2; sleep 60", r"not ready after 3 s; it said: thinking\. .*start_timeout_s"),
-    "without status": ("echo ready; sleep 60", "did not say which process it started"),
+    "without status": ("echo ready; sleep 60", "did not report the process that it started"),
     "lying about the process": (
         STATUS_FD + 'echo "{ \\"child-pid\\": 1 }" >&$fd; echo ready; sleep 60',
         r"named a process that it did not start \(1\)",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import AT_LEAST_ONE, POSITIVE, import_option, json_option, quiet_option, read_json, read_params
-from ..output import ProgressLine, emit, say, table
+from ..output import ProgressLine, emit, print_text, table
 from .workspace import upload_verb, workspace_group
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _render(result: EvalResult, folder: Path) -> None:
         f"model: {result.model}\ntokens: {result.tokens}\ncost: {cost}\nfailed: {result.n_failed}\noutput: {folder}"
     )
     if result.note:
-        say(f"note: {result.note}", err=True)
+        print_text(f"note: {result.note}", err=True)
     if result.problem:
         click.echo(f"{result.problem}. Run the same command again to repeat what failed.", err=True)
 

@@ -9,7 +9,7 @@ import click
 
 from ...history.text import count_text, duration_text
 from ..options import import_option, json_option
-from ..output import emit, print_warnings, say, table_of_differences
+from ..output import emit, print_text, print_warnings, table_of_differences
 
 if TYPE_CHECKING:
     from ...experiment.plan.plan import ExperimentPlan, LimitPlan, RunNeeds
@@ -49,13 +49,13 @@ def _render(plan: ExperimentPlan) -> None:
     headers = ("run", "arms", "recipe", "steps", "trained", "sampled", "usd", "time")
     click.echo(table_of_differences(headers, rows, shared=("recipe", "usd")))
     for name, limit in plan.budget.items():
-        say(_verdict(name, limit))
+        print_text(_verdict(name, limit))
     if plan.sensitivity is not None:
         for line in _sensitivity(plan):
-            say(line)
+            print_text(line)
     notes = {note: None for run in plan.runs for note in run.notes}
     for sentence in (*plan.assumptions, *notes):
-        say(f"{sentence[:1].upper()}{sentence[1:]}.")
+        print_text(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
 def _cells(needs: RunNeeds) -> tuple[str, str, str, str, str]:

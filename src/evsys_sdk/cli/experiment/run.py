@@ -11,7 +11,7 @@ import click
 
 from ...history.text import terminal_width
 from ..options import AT_LEAST_ONE, import_option, json_option, quiet_option
-from ..output import emit, fields, group_sentences, hang, print_warnings, say, table_of_differences
+from ..output import emit, fields, group_sentences, hang, print_text, print_warnings, table_of_differences
 
 if TYPE_CHECKING:
     from ...config import ExperimentConfig
@@ -183,9 +183,9 @@ def _render(result: ExperimentResult, *, reported: bool) -> None:
     if result.conclusion is not None:
         if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):
             click.echo(f"\n{plot}\n")
-        say(result.conclusion["summary"])
+        print_text(result.conclusion["summary"])
         if steps := result.conclusion.get("next"):
-            say(f"To do: {steps[0]}")
+            print_text(f"To do: {steps[0]}")
     if result.interrupted:
         click.echo("Interrupted. Run the same command again to continue.", err=True)
     if result.status == "budget":  # also a time limit
@@ -209,7 +209,7 @@ def _table(runs: Sequence[RunResult]) -> str:
 
 def _print_by_run(pairs: Iterable[tuple[str, str]]) -> None:
     for sentence, names in group_sentences(pairs).items():
-        say(f"{', '.join(names)}: {sentence}", err=True)
+        print_text(f"{', '.join(names)}: {sentence}", err=True)
 
 
 def _suggest_commands(result: ExperimentResult) -> None:

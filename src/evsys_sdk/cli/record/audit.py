@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import find_folder, json_option, recheck_option
-from ..output import emit, hang, say
+from ..output import emit, hang, print_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def _find_changes(path: Path, conclusion: Conclusion) -> list[str] | None:
 def _render_conclusion(path: Path, conclusion: Conclusion, changed: list[str] | None, check: bool) -> None:
     from ...experiment.conclusion.markdown import as_markdown
 
-    say(as_markdown(conclusion).rstrip())
+    print_text(as_markdown(conclusion).rstrip())
     click.echo(f"\nrecord: {path}")
     if changed is None:
         outcome = "no conclusion is stored" if check else "conclusion written"

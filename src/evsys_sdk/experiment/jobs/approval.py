@@ -14,11 +14,11 @@ from ...log import get_logger
 from ...record.approvals import (
     APPROVED,
     REJECTED,
-    ask_approval,
     decide_approval,
     is_approved,
     list_awaited,
     read_approvals,
+    request_approval,
 )
 from ...record.events import read_events
 from ...registry import get_callback
@@ -37,7 +37,7 @@ def wait_for_approval(config: ExperimentConfig, folder: Path, is_stopped: Callab
     """
     if config.budget is None or not config.budget.needs_approval or is_approved(folder):
         return None
-    ask_approval(folder, about=config.name)
+    request_approval(folder, about=config.name)
     get_logger(__name__).warning("waiting for an approval: evsys approve %s (or --reject), or on the dashboard", folder)
     askers, last_asked = _remote_askers(config), 0.0
     while not is_stopped():

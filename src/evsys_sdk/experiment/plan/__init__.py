@@ -1,1 +1,1 @@
-"""What an experiment will take and what it can tell, worked out before anything is spent."""
+"""The cost and the statistical power of an experiment, estimated before anything is spent."""

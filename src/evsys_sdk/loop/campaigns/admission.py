@@ -9,7 +9,7 @@ from ...experiment.plan.plan import ExperimentPlan, plan_experiment
 from ...experiment.plan.plan_hash import hash_plan
 from ...history.campaigns.campaign import Campaign, build_campaign, campaign_of, load_campaign
 from ...history.campaigns.progress import OPEN, CampaignProgress, measure_progress
-from ...record.approvals import APPROVED, ask_approval
+from ...record.approvals import APPROVED, request_approval
 from ...record.events import Kind
 from ...record.project_files.journals import campaign_dir, change_campaign
 from ...record.reader import ExperimentRecord
@@ -73,7 +73,7 @@ def require_approval(campaign: Campaign, plan: ExperimentPlan, plan_id: str, exp
     above, needed, name = campaign.terms.approve_tokens, plan.total.tokens, campaign.name
     approval = campaign.approvals.get(plan_id)
     if above is not None and needed > above and (approval is None or approval.state != APPROVED):
-        ask_approval(campaign_dir(name), plan_id, about=f"{experiment} may take {needed:,} tokens")
+        request_approval(campaign_dir(name), plan_id, about=f"{experiment} may take {needed:,} tokens")
         raise CampaignRefusal(
             f"this may take {needed:,} tokens, and above {above:,} the campaign '{name}' needs human approval. "
             f"Ask for: evsys approve campaign:{name} {plan_id} --by NAME"

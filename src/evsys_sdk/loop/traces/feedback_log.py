@@ -112,7 +112,7 @@ class FeedbackLog:
         """The trace of an answer, by its id at the producer; None if it is unknown."""
         # The key of a trace is a hash of its format and its id. Feedback has only the id, so every format is tried.
         names = (Trace(id, []).id_in(source) for source in FORMATS)
-        return next((name for name in names if self._live.knows(name)), None)
+        return next((name for name in names if self._live.has(name)), None)
 
     def _clean(self, line: dict[str, Any]) -> dict[str, Any]:
         salt = self._live.salt

@@ -144,7 +144,7 @@ def _cut(fresh: Sequence[dict[str, Any]], share: float, name: str) -> float:
     cut = _when(fresh[-count])[0]
     if cut <= _when(fresh[0])[0]:
         raise DataError(
-            f"the traces of '{name}' do not tell old from new: at least {1 - share:.0%} of them have the same time, or "
+            f"the traces of '{name}' cannot be split by time: at least {1 - share:.0%} of them have the same time, or "
             "none. Import traces with times."
         )
     return cut

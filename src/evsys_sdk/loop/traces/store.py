@@ -132,7 +132,7 @@ class LiveStore:
         self._known, self._end = set[bytes](), -1
         """The ids in the file, and its size when they were read."""
 
-    def knows(self, id: str) -> bool:
+    def has(self, id: str) -> bool:
         """Whether a trace with this id is in the file."""
         with self._lock:
             if self.store.file.is_file() and (size := self.store.file.stat().st_size) != self._end:

@@ -75,7 +75,7 @@ def find_deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str
     """
     name, mode = success_metric(part(config, "metadata"))
     metric = resolve_metric(name, known_metrics(arms))
-    return (metric, mode) if metric else _own_measure(arms)
+    return (metric, mode) if metric else _selection_metric(arms)
 
 
 def known_metrics(arms: Iterable[RunRecord]) -> dict[str, None]:
@@ -88,7 +88,7 @@ def known_metrics(arms: Iterable[RunRecord]) -> dict[str, None]:
     return metrics
 
 
-def _own_measure(arms: Sequence[RunRecord]) -> tuple[str, str]:
+def _selection_metric(arms: Sequence[RunRecord]) -> tuple[str, str]:
     for arm in arms:
         notes = part(arm.result or {}, "extras") if arm.metrics else {}
         if measure := text(notes.get("selection_metric")):

@@ -167,7 +167,7 @@ def attention(
     sinks = others.pop("s_aux", None)
     refuse_unknown(module, attention_mask, others)
     if layout is None:
-        raise NotUnderstood(f"its {type(module).__name__} does not say which tokens belong together")
+        raise NotUnderstood(f"its {type(module).__name__} gets no layout of the packed sequences")
     traits = Traits(scaling, sliding_window, softcap, module.layer_idx, sinks)
     output = layout.attend(query[0], key[0], value[0], traits)
     return output.transpose(0, 1).contiguous()[None], None
@@ -181,14 +181,14 @@ def refuse_unknown(module: Any, attention_mask: Any, others: dict[str, Any]) -> 
     """Raise `NotUnderstood` for arguments that this attention does not implement."""
     kind = type(module).__name__
     if not getattr(module, "is_causal", True) or others.get("is_causal") is False:
-        raise NotUnderstood(f"its {kind} lets tokens see later ones")
+        raise NotUnderstood(f"its {kind} is not causal")
     if attention_mask is not None:
-        raise NotUnderstood(f"its {kind} comes with a mask of its own, which does not support packed sequences")
+        raise NotUnderstood(f"its {kind} passes its own mask, which does not support packed sequences")
     unknown = [name for name, value in others.items() if name not in _IGNORED and value is not None]
     if unknown:
-        raise NotUnderstood(f"its {kind} asks for {', '.join(unknown)}, which our attention does not have")
+        raise NotUnderstood(f"its {kind} passes {', '.join(unknown)}, which is not supported")
     if not isinstance(getattr(module, "layer_idx", None), int):
-        raise NotUnderstood(f"its {kind} does not know the number of its layer")
+        raise NotUnderstood(f"its {kind} has no `layer_idx`")
 
 
 def register() -> None:

@@ -57,9 +57,7 @@ def check_family(model: str, config: Any) -> None:
             model, name, f"its weights are stored quantized ({stored}); look for the same model without that"
         )
     if not _takes_attention(model_class):
-        raise explain_refusal(
-            model, name, "it computes attention in code of its own, which does not support packed sequences"
-        )
+        raise explain_refusal(model, name, "its own code computes attention, which does not support packed sequences")
 
 
 def options_to_load_with(config: Any) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def head_of(model: Any, output: Any, name: str) -> Head:
 
     hook = output.register_forward_hook(craft)
     try:
-        with own_attention(model), torch.no_grad():
+        with eager_attention(model), torch.no_grad():
             tokens = torch.tensor([[0, 1]], device=products.device)
             logits = model(input_ids=tokens, use_cache=False).logits[0, -1].float()
     except Exception as error:
@@ -80,8 +80,8 @@ def _changes(config: Any) -> list[tuple[float, float | None]]:
 
 
 @contextlib.contextmanager
-def own_attention(model: Any) -> Generator[None]:
-    """Use the model's own (eager) attention within a block."""
+def eager_attention(model: Any) -> Generator[None]:
+    """Use the eager attention of transformers within a block."""
     model.set_attn_implementation("eager")
     try:
         yield
@@ -114,7 +114,7 @@ def _failure(name: str, model: Any, error: Exception) -> Exception:
 
 def _first_difference(base: Base) -> str | None:
     texts = _texts(base)
-    with own_attention(base.model):
+    with eager_attention(base.model):
         reference = base.model(input_ids=torch.stack(texts), use_cache=False).logits.float().log_softmax(-1)
     traits_of: dict[int, Traits] = {}
     count = len(texts[0])
@@ -122,7 +122,7 @@ def _first_difference(base: Base) -> str | None:
         texts[0], torch.arange(count, device=base.device), _TraitsRecorder(Segment(0, count), traits_of)
     )
     if (gap := _gap(base, alone, reference[0])) is not None:
-        return f"its log-probabilities differ by {gap:.3g} from those of its own forward pass"
+        return f"its log-probabilities differ by {gap:.3g} from those of its forward pass in transformers"
     if not traits_of:
         return "it computes nothing by attention, so sequences that are packed into one row would not be kept apart"
     if (reason := _wrong_window(base, traits_of)) is not None:
@@ -233,10 +233,10 @@ def _wrong_window(base: Base, traits_of: dict[int, Traits]) -> str | None:
         if number < len(kinds):
             expected = window if kinds[number] == "sliding_attention" else None
             if traits.window != expected:
-                return f"layer {number} sees {traits.window} tokens back, where its config says {expected}"
+                return f"layer {number} has a window of {traits.window} tokens, and its config states {expected}"
     windows = [traits.window for traits in traits_of.values() if traits.window is not None]
     if not kinds and not windows and window is not None and window < base.context_length:
-        return f"its config speaks of a window of {window} tokens, and its layers do not say whether they have it"
+        return f"its config states a window of {window} tokens, and its layers report none"
     return None
 
 

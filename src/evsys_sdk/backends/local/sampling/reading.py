@@ -107,7 +107,7 @@ class Reading:
         )
 
     @property
-    def knows(self) -> bool:
+    def has_known_tokens(self) -> bool:
         """Whether some of the prompts' tokens are already in the slots."""
         return any(store.first for store in self.stores)
 
@@ -142,7 +142,7 @@ class PromptLayout(PackedLayout):
 
     def _initial_state(self, layer: int, kind: str) -> Tensor | None:
         """Return the states of slots that hold a known prefix, zero for the others; None if no prefix is known."""
-        if not self._reading.knows:
+        if not self._reading.has_known_tokens:
             return None
         states = self._cache.states[layer, kind]
         initial = states[[stretch.slot for stretch in self._reading.stretches]]
@@ -169,7 +169,7 @@ class PromptLayout(PackedLayout):
         else:
             keys[slot, :, position] = key[place]
             values[slot, :, position] = value[place]
-        if not self._reading.knows:
+        if not self._reading.has_known_tokens:
             return super().attend_rows(query, key, value, traits)
         if self._known_layout is None:
             self._known_layout = self._lay_out_known(len(key), key.device)

@@ -9,7 +9,7 @@ import time
 
 from .capture import Capture
 from .libc import close_descriptors, keep_descriptors_from_programs, open_plain, restore_signals
-from .processes import give_way_first
+from .processes import raise_command_oom_score
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def shell_command(sandbox: Sandbox, request: Message) -> Callable[[], NoReturn]:
     def body() -> NoReturn:
         # The order matters: the host's /proc is not accessible inside, and
         # the filter blocks calls that the earlier steps need.
-        give_way_first()
+        raise_command_oom_score()
         sandbox.namespaces.enter()
         os.umask(0o022)
         try:

@@ -98,11 +98,11 @@ class Sandbox:
             self.generation.kill()
         except ProcessLookupError:
             pass
-        while _bury_a_child():  # the first process ends only after all children of this process are reaped
+        while _reap_child():  # the first process ends only after all children of this process are reaped
             pass
 
 
-def _bury_a_child() -> bool:
+def _reap_child() -> bool:
     try:
         os.waitpid(-1, 0)
     except ChildProcessError:
@@ -221,7 +221,7 @@ class _Bwrap:
         _, mark, rest = self._received[self._status].partition(b'"child-pid":')
         digits = rest.split(b",")[0].split(b"}")[0].strip()
         if not mark or not digits.isdigit():
-            raise LaunchError(f"bwrap did not say which process it started{self._read_errors()}")
+            raise LaunchError(f"bwrap did not report the process that it started{self._read_errors()}")
         return int(digits)
 
     def _read_errors(self) -> str:

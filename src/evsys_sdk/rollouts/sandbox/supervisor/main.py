@@ -10,7 +10,7 @@ import time
 from .commands import KILLED, Command, file_reader, file_writer, shell_command
 from .launch import LaunchError, Sandbox, launch
 from .libc import PR_SET_DUMPABLE, hide_arguments, prctl
-from .processes import MemoryWatch, give_way, socket_buffer
+from .processes import MemoryWatch, raise_oom_score, socket_buffer
 from .seccomp import Filter
 from .settings import Settings
 from .wire import Decoder, encode
@@ -37,7 +37,7 @@ def main(control: int, parent: int) -> None:
     os.set_inheritable(control, False)
     parent_pidfd = os.pidfd_open(parent)
     hide_arguments()
-    give_way()  # if the machine runs out of memory, a sandbox must be killed before the training run
+    raise_oom_score()  # if the machine runs out of memory, a sandbox must be killed before the training run
     prctl(PR_SET_DUMPABLE, 0)  # inherited by forks until they execute another program
     highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
@@ -157,13 +157,13 @@ class Supervisor:
                 return file_writer(self._sandbox, request)
 
     def _finish(self, command: Command) -> None:
-        result = self._bury(command)
+        result = self._reap(command)
         if result.get("exit_code") == KILLED and not self._lives():
             self._sandbox_died()  # the end of the sandbox has killed the command, so there is no result
         elif not command.cancelled:
             _send(self._control, result)
 
-    def _bury(self, command: Command) -> Message:
+    def _reap(self, command: Command) -> Message:
         """Reap a command and read its remaining output."""
         del self._commands[command.pid]
         self._off(command.pidfd)
@@ -191,7 +191,7 @@ class Supervisor:
         generation.kill()
         for command in list(self._commands.values()):
             select.select([command.pidfd], [], [])
-            result = self._bury(command)
+            result = self._reap(command)
             if not command.cancelled:
                 _send(self._control, result)
         # After the commands are reaped, because the first process ends only then.

@@ -172,14 +172,14 @@ _SUPERVISOR, _COMMAND = b"900", b"1000"
 _host_proc = -1
 
 
-def give_way() -> None:
+def raise_oom_score() -> None:
     """Raise the OOM score of this process and its forks; call it while /proc is the host's."""
     global _host_proc
     _host_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     _write(_SUPERVISOR)
 
 
-def give_way_first() -> None:
+def raise_command_oom_score() -> None:
     """Raise the OOM score of this fork above the supervisor's; call it before entering the sandbox.
 
     Writing the score requires a dumpable process. While it is dumpable, only processes with rights in its user
