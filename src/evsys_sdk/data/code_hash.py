@@ -73,23 +73,17 @@ class _Reach:
             if (module_name, index) in self._visited:  # break cycles of mutual references
                 continue
             self._visited.add((module_name, index))
-            statement = module.statements[index]
-            texts[index] = [module.text(statement), *self._follow_import(statement, module_name)]
-            # Attribute access starts with a name.
-            used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
-            # Sorted, because the order of a set of strings differs between processes.
-            queue.extend(binder for each in sorted(used) for binder in module.binders.get(each, ()))
+            texts[index] = [module.text(module.statements[index]), *self._follow_imports(module, index, module_name)]
+            queue.extend(binder for each in module.uses(index)[0] for binder in module.binders.get(each, ()))
         return [text for index in sorted(texts) for text in texts[index]]
 
-    def _follow_import(self, statement: ast.stmt, module_name: str) -> Iterator[str]:
-        for node in ast.walk(statement):
+    def _follow_imports(self, module: _Module, index: int, module_name: str) -> Iterator[str]:
+        for node in module.uses(index)[1]:
             if isinstance(node, ast.Import):
                 imports = [(alias.name, None) for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 origin = _absolute(node, module_name)
                 imports = [_module_or_name(origin, alias.name) for alias in node.names]
-            else:
-                continue
             for imported, name in imports:
                 if imported.partition(".")[0] == self._package:
                     yield from self.follow(imported, None if name == "*" else name)
@@ -103,9 +97,19 @@ class _Module:
         self._lines = list(io.StringIO(source))
         self.statements = ast.parse(source).body
         self.binders: dict[str, list[int]] = {}
+        self._uses: dict[int, tuple[list[str], list[ast.Import | ast.ImportFrom]]] = {}
         for index, statement in enumerate(self.statements):
             for name in _bound_names(statement):
                 self.binders.setdefault(name, []).append(index)
+
+    def uses(self, index: int) -> tuple[list[str], list[ast.Import | ast.ImportFrom]]:
+        """Names and imports in a statement; kept, because every arm of an experiment hashes the same code."""
+        if index not in self._uses:
+            nodes = list(ast.walk(self.statements[index]))
+            # Attribute access starts with a name. Sorted: the order of a set of strings differs between processes.
+            names = sorted({node.id for node in nodes if isinstance(node, ast.Name)})
+            self._uses[index] = names, [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        return self._uses[index]
 
     def text(self, statement: ast.stmt) -> str:
         decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
