@@ -18,7 +18,7 @@ from ....errors import EvsysError, Problem, show
 from ...benchmark_plan import load_entry
 from .context import Context, Example, StageView, TaskSet, is_labels
 from .rows import core, occurrences, shared_start
-from .tasks import reward
+from .tasks import score_answers
 
 _MOST, _FEW_TEXTS = 0.8, 0.1
 """Minimum share of one side that has a trait, and maximum share of the other, for a reported difference."""
@@ -107,10 +107,9 @@ def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:
         by_prompt = {task_key(example.prompt): example for example in own.examples}
         found = [(row, by_prompt.get(task_key(row.prompt))) for row in one.examples if row.answer]
         pairs, until = [(row, task) for row, task in found if task is not None][:_MOST_PAIRS], monotonic() + _SECONDS
-        tried = [
-            (row, task, reward(own.tasks[task.row], row.answer or "")) for row, task in pairs if monotonic() < until
-        ]
-        wrong, pairs = [(row, task) for row, task, given in tried if not given], pairs[: len(tried)]
+        rewards = score_answers((own.tasks[task.row], row.answer or "") for row, task in pairs if monotonic() < until)
+        pairs = pairs[: len(rewards)]
+        wrong = [pair for pair, reward in zip(pairs, rewards, strict=True) if not reward]
         if len(wrong) >= max((0.3 if tasks.compares else 0.2) * len(pairs), _LEAST_PAIRS):
             row, task = wrong[0]
             expected, learned = (_ends_of(one.answer or "") for one in (task, row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import ceil
 from typing import Any, cast
@@ -155,7 +155,8 @@ def rewards_for_listing(context: Context) -> Iterator[Problem]:
         labels = {} if one.learns_from_answers else _labels(one.tasks, _QUICK)
         for between in (", ", "\n"):
             listing, n = _list_labels(context, one, labels, between)
-            won = [label for label, task in labels.items() if reward(task, _in_tag(task, listing)) > 0]
+            rewards = score_answers((task, _in_tag(task, listing)) for task in labels.values())
+            won = [label for label, reward in zip(labels, rewards, strict=True) if reward > 0]
             if len(won) > 1:
                 message = f"an answer that lists {n} labels earns the reward of '{_fn_of(labels[won[0]])}'"
                 hint = "Use exact_match; with answer_tag, it allows reasoning before the answer."
@@ -271,7 +272,8 @@ def _try_answers(task: HarborTask, before: HarborTask, taught: Sequence[str]) ->
     answers |= {form: form.format(right) for form in forms if right is not None}
     shown = [text for text in task.metadata.values() if isinstance(text, str) and text not in asked]
     answers["taught"] = next((answer for answer in (*taught, *shown) if right and right in answer), None)
-    rewards = {name: reward(task, text) for name, text in answers.items() if text is not None}
+    given = {name: text for name, text in answers.items() if text is not None}
+    rewards = dict(zip(given, score_answers((task, text) for text in given.values()), strict=True))
     won = [mark[0] for form in forms if rewards.get(form, 0) > 0 and (mark := _MARK.search(form))]
     is_asked = rewards.get("right", 0) > 0 or taught or any(mark in asked for mark in won)
     return right, rewards | {"unasked": float(bool(won) and not is_asked)}
@@ -287,15 +289,23 @@ def _labels(tasks: Sequence[HarborTask], verifiers: Sequence[str]) -> dict[str, 
 def _accepts_another_label(tasks: Sequence[HarborTask]) -> tuple[str, str] | None:
     """A label, and another label that its verifier accepts; None if there is none."""
     labels = _labels(tasks, ["contains"])
-    pairs = ((text, other) for other in labels for text in labels if text != other)
-    return next(((text, other) for text, other in pairs if reward(labels[text], other) > 0), None)
+    pairs = [(text, other) for other in labels for text in labels if text != other]
+    rewards = score_answers((labels[text], other) for text, other in pairs)
+    return next((pair for pair, reward in zip(pairs, rewards, strict=True) if reward > 0), None)
 
 
-def reward(task: HarborTask, answer: str) -> float:
-    """Reward of an answer to a task by its verifier."""
-    said: list[Message] = [*opening(task), {"role": "assistant", "content": answer}]
-    given = VerifierInput(prompt=text_of(task.instruction), completion=answer, messages=said, task=task)
-    return run_blocking(lambda: build_verifier(task.verifier)(given)).reward
+def score_answers(answers: Iterable[tuple[HarborTask, str]]) -> list[float]:
+    """Rewards by the verifiers of the tasks, in one event loop, because starting a loop takes longer than scoring."""
+
+    async def score() -> list[float]:
+        return [(await build_verifier(task.verifier)(_input_of(task, answer))).reward for task, answer in answers]
+
+    return run_blocking(score)
+
+
+def _input_of(task: HarborTask, answer: str) -> VerifierInput:
+    messages: list[Message] = [*opening(task), {"role": "assistant", "content": answer}]
+    return VerifierInput(prompt=text_of(task.instruction), completion=answer, messages=messages, task=task)
 
 
 def scored_by_something_else(context: Context) -> Iterator[Problem]:
