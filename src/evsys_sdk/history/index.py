@@ -75,8 +75,8 @@ class HistoryIndex:
         """The views of the experiments that meet an SQL condition; `tail` orders and limits those of each root."""
 
         def read(root: Path, cache: ViewCache) -> list[ExperimentView]:
-            found = cache.read(("folder",), f"{_where(condition)} {tail}", values)
-            return [_restore(root, cache, folder) for (folder,) in found]
+            rows = cache.read(("folder",), f"{_where(condition)} {tail}", values)
+            return [_restore(root, cache, folder) for (folder,) in rows]
 
         return [view for place in self._caches for view in _read_or_rebuild(*place, read)]
 

@@ -24,21 +24,21 @@ type Operator = Literal[
 ]  # fmt: skip
 
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": lambda found, value: _same(found, value),
-    "ne": lambda found, value: not _same(found, value),
+    "eq": lambda actual, value: _same(actual, value),
+    "ne": lambda actual, value: not _same(actual, value),
     "lt": operator.lt,
     "le": operator.le,
     "gt": operator.gt,
     "ge": operator.ge,
-    "in": lambda found, value: any(_same(found, one) for one in value),
-    "not_in": lambda found, value: not any(_same(found, one) for one in value),
-    "contains": lambda found, value: value in found,
-    "not_contains": lambda found, value: value not in found,
-    "starts_with": lambda found, value: found.startswith(value),
-    "ends_with": lambda found, value: found.endswith(value),
-    "matches": lambda found, value: value.search(found) is not None,
-    "min_length": lambda found, value: len(found) >= value,
-    "max_length": lambda found, value: len(found) <= value,
+    "in": lambda actual, value: any(_same(actual, item) for item in value),
+    "not_in": lambda actual, value: not any(_same(actual, item) for item in value),
+    "contains": lambda actual, value: value in actual,
+    "not_contains": lambda actual, value: value not in actual,
+    "starts_with": lambda actual, value: actual.startswith(value),
+    "ends_with": lambda actual, value: actual.endswith(value),
+    "matches": lambda actual, value: value.search(actual) is not None,
+    "min_length": lambda actual, value: len(actual) >= value,
+    "max_length": lambda actual, value: len(actual) <= value,
 }
 _NEEDS: dict[str, tuple[type, ...]] = {
     "in": (list,),

@@ -191,7 +191,7 @@ def make_pytest() -> Any:
 
     class Marks:
         def __getattr__(self, name: str) -> Any:  # other marks have no effect, so that no test is skipped
-            return lambda *given, **_: next(filter(callable, given), lambda function: function)
+            return lambda *arguments, **_: next(filter(callable, arguments), lambda function: function)
 
     Marks.parametrize = staticmethod(parametrize)  # pyright: ignore[reportAttributeAccessIssue]
     module.param = lambda *values, **_: values[0] if len(values) == 1 else values

@@ -132,18 +132,18 @@ def _list_effects(index: HistoryIndex, filters: Filters) -> dict[tuple[str, ...]
     merged: dict[tuple[Any, ...], Effect] = {}
     for row in index.rows_of("effects", (*names, *_EFFECT_SUMS), within, values, f"GROUP BY {','.join(names)}"):
         sums = row[8:]
-        one = merged.setdefault(row[:8], Effect(*row[5:8], algorithm=row[4], seeds=sums[9]))
-        one.n += sums[0]
-        one.total += sums[1]
-        one.weight, one.weighted, one.squares = (
+        pooled = merged.setdefault(row[:8], Effect(*row[5:8], algorithm=row[4], seeds=sums[9]))
+        pooled.n += sums[0]
+        pooled.total += sums[1]
+        pooled.weight, pooled.weighted, pooled.squares = (
             before + (value or 0.0)
-            for before, value in zip((one.weight, one.weighted, one.squares), sums[2:5], strict=True)
+            for before, value in zip((pooled.weight, pooled.weighted, pooled.squares), sums[2:5], strict=True)
         )
-        one.df += sums[5] or 0.0
-        one.low, one.high = sums[6], sums[7]  # used only if a single experiment has an interval
-        one.n_weighed += sums[8]
-        one.seeds = min(one.seeds, sums[9])
-        one.n_up, one.n_down = one.n_up + (sums[10] or 0), one.n_down + (sums[11] or 0)
+        pooled.df += sums[5] or 0.0
+        pooled.low, pooled.high = sums[6], sums[7]  # used only if a single experiment has an interval
+        pooled.n_weighed += sums[8]
+        pooled.seeds = min(pooled.seeds, sums[9])
+        pooled.n_up, pooled.n_down = pooled.n_up + (sums[10] or 0), pooled.n_down + (sums[11] or 0)
     by_question: dict[tuple[str, ...], list[Effect]] = {}
     for key, effect in merged.items():
         by_question.setdefault(key[:4], []).append(effect)
@@ -180,15 +180,15 @@ def _top_runs(
 
 def find_untried(questions: Sequence[QuestionDigest]) -> list[Untried]:
     """Promising untried combinations, the cheapest first."""
-    found: list[Untried] = []
+    combinations: list[Untried] = []
     for question in questions:
         if question.is_benchmark:
             for algorithm in question.runs_by_algorithm():
-                found += _combine(question, algorithm)
-                found += _extend_range(question, algorithm)
-            found += _transfer(question, [other for other in questions if other is not question])
+                combinations += _combine(question, algorithm)
+                combinations += _extend_range(question, algorithm)
+            combinations += _transfer(question, [other for other in questions if other is not question])
     return sorted(
-        found, key=lambda untried: (untried.usd, untried.wall_s)
+        combinations, key=lambda untried: (untried.usd, untried.wall_s)
     )  # a stable sort: of the same price, the first suggestion is the surest
 
 

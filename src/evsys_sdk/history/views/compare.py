@@ -122,8 +122,10 @@ def compare_page(comparison: RunComparison) -> str:
         page.heading(f"{letter} minus A, task by task")
         if pairs:
             rows = _pair_rows(pairs)
-            kept = [at for at in range(len(_PAIR_HEADERS)) if any(row[at] != "-" for row in rows)]
-            page.table([_PAIR_HEADERS[at] or letter for at in kept], [[row[at] for at in kept] for row in rows], (0,))
+            filled = [at for at in range(len(_PAIR_HEADERS)) if any(row[at] != "-" for row in rows)]
+            page.table(
+                [_PAIR_HEADERS[at] or letter for at in filled], [[row[at] for at in filled] for row in rows], (0,)
+            )
             for population, metrics in _populations(pairs).items():
                 page.paragraph(f"{', '.join(metrics)}: {population}." if len(pairs) > 1 else f"Interval: {population}.")
         else:
@@ -173,11 +175,11 @@ def _pair_rows(pairs: Sequence[PairedDifference]) -> list[list[str]]:
 
 def _populations(pairs: Sequence[PairedDifference]) -> dict[str, list[str]]:
     """What the intervals cover -> the metrics."""
-    found: dict[str, list[str]] = {}
+    metrics: dict[str, list[str]] = {}
     for pair in pairs:
         if pair.population not in ("", "-"):
-            found.setdefault(pair.population, []).append(pair.metric)
-    return found
+            metrics.setdefault(pair.population, []).append(pair.metric)
+    return metrics
 
 
 def _add_flips(page: TextPage, flips: Flips, letter: str) -> None:
