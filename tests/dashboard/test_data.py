@@ -72,7 +72,7 @@ def test_a_name_means_the_latest_version_and_older_ones_stay(
 
 
 def test_what_the_dashboard_does_not_have_is_unknown_as_before(project: Any, tmp_path: Path) -> None:
-    with pytest.raises(WorkspaceError, match="'nothing' is not known"):
+    with pytest.raises(WorkspaceError, match="'nothing' is unknown"):
         elsewhere(tmp_path).pull_dataset(name="nothing")
     with pytest.raises(WorkspaceError, match="neither in the workspace nor in its source"):
         elsewhere(tmp_path).pull_dataset(id="nothing")

@@ -101,7 +101,7 @@ DATA = [
         "dataset_unknown",
         {"run.data": {"dataset_name": "routing"}},
         "run.data.dataset_name",
-        "dataset 'routing' is not known",
+        "dataset 'routing' is unknown",
         "evsys dataset add",
     ),
     _of(
@@ -486,7 +486,7 @@ EVALUATION = [
         "benchmark_name_unknown",
         {"metadata.benchmark.0": {"name": "routing", "split": "val"}},
         _ENTRY,
-        "benchmark 'routing' is not known",
+        "benchmark 'routing' is unknown",
         "",
     ),
     _of(
