@@ -178,14 +178,14 @@ def _check_changes(bias: Mapping[int, float] | None, processors: Sequence[Any], 
 def run_processors(row: NDArray[Any], tokens: Sequence[int], processors: Sequence[LogitsProcessor]) -> NDArray[Any]:
     """Log-probabilities (V,) changed by processors; refuses results of another shape or without any choice."""
     for processor in processors:
-        found = np.asarray(processor(tokens, row), row.dtype)
-        if found.shape != row.shape or np.isnan(found).any() or found.max() in (np.inf, -np.inf):
+        result = np.asarray(processor(tokens, row), row.dtype)
+        if result.shape != row.shape or np.isnan(result).any() or result.max() in (np.inf, -np.inf):
             name = getattr(processor, "__name__", type(processor).__name__)
             raise BackendError(
-                f"the logits processor {name} returned an array of shape {found.shape} with a largest value of "
-                f"{found.max(initial=-np.inf)}. Return shape {row.shape}, -inf to ban tokens."
+                f"the logits processor {name} returned an array of shape {result.shape} with a largest value of "
+                f"{result.max(initial=-np.inf)}. Return shape {row.shape}, -inf to ban tokens."
             )
-        row = found
+        row = result
     return row
 
 

@@ -81,17 +81,17 @@ class Operation[T]:
 def gather[T](operations: Sequence[Operation[T]]) -> Operation[list[T]]:
     """All results in order, after every operation has ended; or the first error."""
     ended = count(1)
-    found: concurrent.futures.Future[list[T]] = _begin()
+    joined: concurrent.futures.Future[list[T]] = _begin()
 
     def note(_: object = None) -> None:
         if next(ended) >= len(operations):
-            _settle(found, lambda: [operation.result() for operation in operations])
+            _settle(joined, lambda: [operation.result() for operation in operations])
 
     for operation in operations:
         operation.on_end(note)
     if not operations:
         note()
-    return Operation(found)
+    return Operation(joined)
 
 
 def _begin() -> concurrent.futures.Future[Any]:

@@ -106,8 +106,8 @@ class FireworksBackend(TinkerBackend):
         """
         from ..tinker.quirks import Quirks
 
-        found = Quirks.of(self.config, facts, seed_bits=31)
-        return replace(found, expand_soft_targets=True, native_losses=found.native_losses - {"gspo"})
+        quirks = Quirks.of(self.config, facts, seed_bits=31)
+        return replace(quirks, expand_soft_targets=True, native_losses=quirks.native_losses - {"gspo"})
 
     def capabilities(self, facts: Facts, served: ServedModel, tokenizer: Any) -> Capabilities:
         """The capabilities for recipes; the client cannot report alternatives."""

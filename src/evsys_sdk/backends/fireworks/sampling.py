@@ -66,28 +66,31 @@ class FireworksSamplingClient(TinkerSamplingClient):
         async def ask() -> list[_Completion]:
             # A separate seed for each sample.
             seeds = [stream_of(seed, number) & mask for number in range(num_samples)]
-            requests = [_request(params, one, stop, endless) for one in seeds]
-            return await asyncio.gather(*(self._complete(tokens, one) for one in requests))
+            requests = [_request(params, sample_seed, stop, endless) for sample_seed in seeds]
+            return await asyncio.gather(*(self._complete(tokens, request) for request in requests))
 
-        def convert(found: list[_Completion]) -> list[Sample]:
+        def convert(completions: list[_Completion]) -> list[Sample]:
             return [
-                Sample(one.tokens, one.logprobs, "length" if one.finish_reason == "length" else "stop") for one in found
+                Sample(
+                    completion.tokens, completion.logprobs, "length" if completion.finish_reason == "length" else "stop"
+                )
+                for completion in completions
             ]
 
-        return self._ask("sample", lambda: self._session.run(ask()), convert)
+        return self._submit("sample", lambda: self._session.run(ask()), convert)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
         """The log-probability of each token given its predecessors, (N,); the first is nan."""
         length, prompt = self._check(tokens, "logprobs"), [int(token) for token in tokens]
 
-        def convert(found: _Completion) -> Floats:
+        def convert(completion: _Completion) -> Floats:
             row = np.full(length, np.nan, np.float32)
-            row[1:] = found.logprobs[: length - 1]
+            row[1:] = completion.logprobs[: length - 1]
             return row
 
         request: dict[str, Any] = {"max_tokens": 1, "temperature": 1.0, "echo": True}
         ask: Coroutine[Any, Any, _Completion] = self._complete(prompt, request)
-        return self._ask("logprobs", lambda: self._session.run(ask), convert)
+        return self._submit("logprobs", lambda: self._session.run(ask), convert)
 
     def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
         """Not supported: Fireworks' client reports no alternatives for a prompt."""
@@ -101,7 +104,7 @@ class FireworksSamplingClient(TinkerSamplingClient):
         """Stops in the service's form; None for the model's end of text."""
         if stop is None:
             return None
-        texts = [one if isinstance(one, str) else str(self.tokenizer.decode([one])) for one in stop]
+        texts = [mark if isinstance(mark, str) else str(self.tokenizer.decode([mark])) for mark in stop]
         if len(texts) > _MOST_STOPS:
             raise BackendError(f"{len(texts)} stops were given, and Fireworks takes {_MOST_STOPS} at most. Use fewer.")
         if not all(texts) or any(_NOT_A_TEXT in text for text in texts):
@@ -110,28 +113,28 @@ class FireworksSamplingClient(TinkerSamplingClient):
 
     def _is_control(self, text: str) -> bool:
         """Whether a stop is a control token, whose text may not appear in a sample."""
-        special = {int(one) for one in getattr(self.tokenizer, "all_special_ids", ())}
+        special = {int(token) for token in getattr(self.tokenizer, "all_special_ids", ())}
         return any(int(token) in special for token in self.tokenizer.encode(text, add_special_tokens=False))
 
     async def _complete(self, prompt: list[int], request: dict[str, Any]) -> _Completion:
         """One completion with the model's log-probabilities."""
         try:
-            [found] = await self._sampler.sample_with_prompt_tokens(prompt, n=1, logprobs=True, **request)
+            [completion] = await self._sampler.sample_with_prompt_tokens(prompt, n=1, logprobs=True, **request)
         except Exception as error:
             response: Any = getattr(error, "response", None)
             status = getattr(response, "status_code", None)
             if isinstance(status, int):  # the client's errors contain whole requests; keep the status and one line
                 raise FireworksRequestError(status, _detail(response)) from None
             raise
-        tokens = [int(token) for token in found.full_tokens[found.prompt_len :]]
+        tokens = [int(token) for token in completion.full_tokens[completion.prompt_len :]]
         echoed = len(prompt) - 1 if request.get("echo") else 0
-        logprobs: Any = found.inference_logprobs
+        logprobs: Any = completion.inference_logprobs
         if logprobs is None or len(logprobs) != echoed + len(tokens):
             raise BackendError(
                 f"Fireworks gave {len(logprobs or ())} log-probabilities of the model for {echoed + len(tokens)} "
                 "tokens; each needs one."
             )
-        return _Completion(tokens, [float(value) for value in logprobs], str(found.finish_reason))
+        return _Completion(tokens, [float(value) for value in logprobs], str(completion.finish_reason))
 
 
 def _detail(response: Any) -> str:

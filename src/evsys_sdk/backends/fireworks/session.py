@@ -28,11 +28,11 @@ _HOLDER: Final = "fireworks.training.sdk._core.lib.internal_client_holder"
 def sdk() -> Any:
     """Fireworks' client; names the extra if it is missing."""
     try:
-        found = import_module(_NEEDED)
-        _ = found.FiretitanServiceClient  # lazily loaded; raises if a dependency is missing
+        package = import_module(_NEEDED)
+        _ = package.FiretitanServiceClient  # lazily loaded; raises if a dependency is missing
     except ImportError:
         raise MissingExtraError("the backend 'fireworks'", "fireworks") from None
-    return found
+    return package
 
 
 def fireworks_key(config: FireworksConfig) -> str:
@@ -111,8 +111,8 @@ class FireworksSession(Session):
         """An evsys server's facts about a model; the provider itself is not queried."""
         if self.config.tokenizer != "served":
             return None
-        found = fetch_extras(self.gateway, self.headers(), name)
-        return None if found is None else dict(found)
+        extras = fetch_extras(self.gateway, self.headers(), name)
+        return None if extras is None else dict(extras)
 
     def sampler(
         self, context: SamplerContext, ref: str, *, model: str | None = None, version: int = 0

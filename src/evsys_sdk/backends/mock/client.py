@@ -179,11 +179,11 @@ class MockSamplingClient:
         ids = self._check(tokens)
 
         def score() -> Floats:
-            found = np.full(len(ids), np.nan, np.float32)
+            logprobs = np.full(len(ids), np.nan, np.float32)
             if len(ids) > 1:
                 run = model.forward(self._weights, [ids[:-1]])
-                found[1:] = model.target_logprobs(self._weights, run, ids[1:])
-            return found
+                logprobs[1:] = model.target_logprobs(self._weights, run, ids[1:])
+            return logprobs
 
         return self._worker.submit("logprobs", score)
 
@@ -195,7 +195,7 @@ class MockSamplingClient:
         def score() -> TopLogprobs:
             best = np.full((len(ids), k), -1, np.int64)
             logprobs = np.full((len(ids), k), np.nan, np.float32)
-            given = np.full(len(ids), np.nan, np.float32)
+            scored = np.full(len(ids), np.nan, np.float32)
             if len(ids) > 1:
                 run = model.forward(self._weights, [ids[:-1]])
                 rows = model.log_softmax(run.logits(self._weights))
@@ -205,8 +205,8 @@ class MockSamplingClient:
                 # Stable: of equally probable tokens, the lower id comes first.
                 best[1:] = np.argsort(-rows, axis=1, kind="stable")[:, :k]
                 logprobs[1:] = np.take_along_axis(rows, best[1:], axis=1)
-                given[1:] = np.take_along_axis(rows, ids[1:, None], axis=1)[:, 0]
-            return TopLogprobs(best, logprobs, given)
+                scored[1:] = np.take_along_axis(rows, ids[1:, None], axis=1)[:, 0]
+            return TopLogprobs(best, logprobs, scored)
 
         return self._worker.submit("topk_logprobs", score)
 

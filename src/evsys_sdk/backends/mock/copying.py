@@ -170,11 +170,11 @@ def _quotes(packed: Packed, folded: Ints, headers: Ints, queries: Ints) -> Match
 
     answered = queries[query] - header_ends[query]
     hashes = SpanHashes(folded)
-    said = hashes.of(header_ends[query], queries[query] + 1)
+    spans = hashes.of(header_ends[query], queries[query] + 1)
     # Quotes end before the answer's message, so that it does not quote itself.
     fits = cues[cue] + answered + 1 < message_starts[query]
     quoted = hashes.of(cues[cue], np.where(fits, cues[cue] + answered + 1, cues[cue]))
-    keep = fits & (said == quoted)
+    keep = fits & (spans == quoted)
     query, cue, answered = query[keep], cue[keep], answered[keep]
 
     source = cues[cue] + answered + 1

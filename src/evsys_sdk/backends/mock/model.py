@@ -52,8 +52,8 @@ def embed_backward(
     place = features.shown[active] + packed.sequence[queries[active]]
     grad_running = _sum_groups(grad_z * context_scale, place, count + len(packed.starts))
     previous = features.previous[active]
-    asked = previous >= 0
-    grad_message = _sum_groups((grad_z * message_scale)[asked], previous[asked], len(packed.message_starts))
+    follows = previous >= 0
+    grad_message = _sum_groups((grad_z * message_scale)[follows], previous[follows], len(packed.message_starts))
 
     sources = np.concatenate((grad_z, _sum_prefixes_backward(grad_running, bounds), grad_message[words.message]))
     ngrams = features.ngram_rows[active]
@@ -76,9 +76,9 @@ def _sum_rows(table: Floats, rows: Ints) -> Floats:
 
 def _scales(features: Features, packed: Packed, like: Floats) -> tuple[Floats, Floats]:
     in_message = np.append(np.bincount(features.words.message, minlength=len(packed.message_starts)), 0)
-    shown, asked = features.shown - features.first, in_message[features.previous]
+    shown, received = features.shown - features.first, in_message[features.previous]
     share = np.where(features.previous < 0, _MESSAGE_SHARE, _CONTEXT_SHARE)  # plain text has no previous message
-    context, message = share / np.sqrt(1.0 + shown), _MESSAGE_SHARE / np.sqrt(1.0 + asked)
+    context, message = share / np.sqrt(1.0 + shown), _MESSAGE_SHARE / np.sqrt(1.0 + received)
     return context.astype(like.dtype)[:, None], message.astype(like.dtype)[:, None]
 
 

@@ -169,23 +169,23 @@ def change_logits(
     row: NDArray[Any], tokens: Ints, bias: Mapping[int, float] | None, processors: Sequence[LogitsProcessor] = ()
 ) -> NDArray[Any]:
     """A copy of one row of log-probabilities with a bias and processors applied."""
-    found = row.copy()
+    changed = row.copy()
     if bias:
-        found[list(bias)] += list(bias.values())
-    return run_processors(found, tokens.tolist(), processors) if processors else found
+        changed[list(bias)] += list(bias.values())
+    return run_processors(changed, tokens.tolist(), processors) if processors else changed
 
 
 def _filter(logprobs: NDArray[np.float64], lanes: Sequence[_Lane]) -> NDArray[np.float64]:
     """Minus infinity for the tokens that a filter forbids."""
     if all(lane.filter is None for lane in lanes):
         return logprobs
-    found = logprobs.copy()
+    filtered = logprobs.copy()
     for row, lane in enumerate(lanes):
         if lane.filter is not None:
-            found[row] = -np.inf
+            filtered[row] = -np.inf
             allowed = np.asarray(lane.filter.allowed(), np.int64)
-            found[row, allowed] = logprobs[row, allowed]
-    return found
+            filtered[row, allowed] = logprobs[row, allowed]
+    return filtered
 
 
 def _lane(request: SampleRequest, number: int) -> _Lane:

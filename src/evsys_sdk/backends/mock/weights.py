@@ -45,11 +45,11 @@ def base_weights(model_name: str, seed: int, *, hidden: int) -> Weights:
     """The initial weights."""
     table = np.zeros((TABLE_ROWS, hidden), np.float32)  # untrained words have no effect
     random = (WORD_ROWS.start, hidden)
-    own = _uniform(f"seed:{seed}/table", random)
-    own *= np.float32(_SEED_SHARE)
-    own += _uniform_base(f"base:{model_name}/table", random)
-    own *= np.float32(_EMBEDDING_SPREAD)
-    table[: WORD_ROWS.start] = own
+    noise = _uniform(f"seed:{seed}/table", random)
+    noise *= np.float32(_SEED_SHARE)
+    noise += _uniform_base(f"base:{model_name}/table", random)
+    noise *= np.float32(_EMBEDDING_SPREAD)
+    table[: WORD_ROWS.start] = noise
     return {
         TABLE: table,
         "gain": np.ones(hidden, np.float32),
@@ -74,10 +74,10 @@ def _uniform(label: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     counter = np.arange(int(np.prod(shape)), dtype=np.uint64)
     counter *= np.uint64(0x9E3779B97F4A7C15)
     counter += start
-    found = (mix(counter) >> np.uint64(40)).astype(np.float32)  # 24 bits, exact in float32
-    found *= np.float32(2.0**-23)
-    found -= np.float32(1)
-    return found.reshape(shape)
+    numbers = (mix(counter) >> np.uint64(40)).astype(np.float32)  # 24 bits, exact in float32
+    numbers *= np.float32(2.0**-23)
+    numbers -= np.float32(1)
+    return numbers.reshape(shape)
 
 
 @functools.lru_cache(maxsize=2)

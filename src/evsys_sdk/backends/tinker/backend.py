@@ -42,9 +42,9 @@ class TinkerBackend:
 
     def for_probing(self, model: str) -> Self:
         """The same backend without assumptions about the server, to probe a model."""
-        found = type(self)(**{**self.config.model_dump(exclude_unset=True), "check_model": False})
-        found._probed = model
-        return found
+        backend = type(self)(**{**self.config.model_dump(exclude_unset=True), "check_model": False})
+        backend._probed = model
+        return backend
 
     def prepare(self, *, model: Any, run_dir: Path) -> dict[str, Any]:
         """Open a session and create the model, or restore it; `model` is a ModelSpec or anything with a name."""
@@ -203,8 +203,8 @@ class TinkerBackend:
             from .quirks import PROMISED
 
             return PROMISED
-        found = read_facts(ProbedServer(self.name, base_url, model)) if self.config.use_doctor else None
-        return (found or Facts()).over(_read_facts(extras or {})).over(self.assumed())
+        probed = read_facts(ProbedServer(self.name, base_url, model)) if self.config.use_doctor else None
+        return (probed or Facts()).over(_read_facts(extras or {})).over(self.assumed())
 
     def quirks(self, facts: Facts) -> Quirks:
         """Deviations of this server."""
@@ -263,7 +263,7 @@ class SkyRLBackend(TinkerBackend):
 def _submit(what: str, work: Callable[[], Any], session: Session, pipeline: Pipeline) -> Any:
     """The result of an operation on the server; a failure closes the session."""
     try:
-        return pipeline.submit(what, work, lambda found: found, lane="connect").result()
+        return pipeline.submit(what, work, lambda result: result, lane="connect").result()
     except BaseException:  # also Ctrl-C
         pipeline.close(wait_s=0.0)
         session.close("errored", timeout_s=session.teardown_grace_s)

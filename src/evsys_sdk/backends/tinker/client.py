@@ -52,7 +52,7 @@ class TinkerTrainingClient:
         self._session, self._pipeline, self._training = session, pipeline, training
         self._adapter, self._quirks, self._run_dir = adapter, quirks, run_dir
         self._seeds, self._version = RequestSeeds(seed), 0
-        self._said_not_clipped = quirks.clips_gradients
+        self._warned_of_clipping = quirks.clips_gradients
         self.model_name = adapter.model
         self.tokenizer = tokenizer
         self.capabilities = capabilities
@@ -91,7 +91,7 @@ class TinkerTrainingClient:
     def optim_step(self, adam: AdamParams) -> Operation[OptimStepOutput]:
         """Apply and reset the accumulated gradient."""
         checks.check_adam(adam)
-        self._say_once_if_not_clipped(adam)
+        self._warn_if_not_clipped(adam)
         params = self._types().AdamParams(**asdict(adam), **self._step_options)
         stepped = self._pipeline.submit(
             "optim_step",
@@ -102,9 +102,9 @@ class TinkerTrainingClient:
         self._version += 1  # at the call: later samplers have the weights after this step
         return stepped
 
-    def _say_once_if_not_clipped(self, adam: AdamParams) -> None:
-        if adam.grad_clip_norm > 0 and not self._said_not_clipped:
-            self._said_not_clipped = True
+    def _warn_if_not_clipped(self, adam: AdamParams) -> None:
+        if adam.grad_clip_norm > 0 and not self._warned_of_clipping:
+            self._warned_of_clipping = True
             get_logger(__name__).warning(
                 "%s ignores grad_clip_norm (%g), so gradients are not clipped", self._session.where, adam.grad_clip_norm
             )
@@ -142,8 +142,8 @@ class TinkerTrainingClient:
 
         def snapshot() -> TinkerSamplingClient:
             if unused is None:
-                taken = self._training.save_weights_and_get_sampling_client(retry_config=self._quirks.retry_config())
-                return TinkerSamplingClient(self._quirks.sampler(taken), "", self._context(), version)
+                copied = self._training.save_weights_and_get_sampling_client(retry_config=self._quirks.retry_config())
+                return TinkerSamplingClient(self._quirks.sampler(copied), "", self._context(), version)
             stored = self._pipeline.wait(self._training.save_weights_for_sampler(unused, **self._kept_for()))
             return self._session.sampler(self._context(), stored.path, version=version)
 
@@ -172,7 +172,10 @@ class TinkerTrainingClient:
         `loss_fn` is None for a custom loss. Expanded soft targets take one pass per alternative.
         """
         wide = self._quirks.expand_soft_targets
-        sizes = (len(one) * (one.target_tokens.shape[1] if wide and one.target_tokens.ndim > 1 else 1) for one in data)
+        sizes = (
+            len(datum) * (datum.target_tokens.shape[1] if wide and datum.target_tokens.ndim > 1 else 1)
+            for datum in data
+        )
         tokens = sum(sizes)
         return TokenUsage(0 if self._answers_at_once(loss_fn) else tokens, 0, trained_tokens=tokens)
 
@@ -230,8 +233,8 @@ class TinkerTrainingClient:
     def _logprobs(self, answer: Any, data: Sequence[Datum]) -> list[Floats]:
         if not self._quirks.expand_soft_targets:
             return datums.logprobs_of(answer, data, self._session.where)
-        found = datums.logprobs_of(answer, datums.expand(data), self._session.where)
-        return datums.collect(found, data)
+        expanded = datums.logprobs_of(answer, datums.expand(data), self._session.where)
+        return datums.collect(expanded, data)
 
     def _compute_loss(self, answer: Any, data: Sequence[Datum], loss: Loss) -> ForwardBackwardOutput:
         """The loss as a sum, from the log-probabilities: servers report it in different ways."""
@@ -280,11 +283,11 @@ def restore(session: Session, ref: str, adapter: state.TrainedAdapter, run_dir: 
 def _check_layers(session: Session, ref: str, adapter: state.TrainedAdapter) -> None:
     """Refuse to continue with other layers: a server that does not store them would train all."""
     info = session.service._rest_client().get_weights_info_by_tinker_path(ref).result()
-    for name, wanted in adapter.layers().items():
-        kept = getattr(info, name, None)
-        if (True if kept is None else kept) != wanted:
+    for name, trained in adapter.layers().items():
+        stored = getattr(info, name, None)
+        if (True if stored is None else stored) != trained:
             raise BackendError(
-                f"{session.where} says that {ref} has {name}={kept}, but it was trained with {wanted}. Going on would "
+                f"{session.where} reports {name}={stored} for {ref}, which was trained with {trained}. Resuming would "
                 "train other layers than before; use a server that keeps this, or train all layers."
             )
 

@@ -46,13 +46,13 @@ def _contiguous(values: Any, dtype: Any) -> Any:
 
 def logprobs_of(output: Any, data: Sequence[Datum], where: str) -> list[Floats]:
     """The log-probabilities of the targets from the result of a pass."""
-    found = [record.get("logprobs") for record in output.loss_fn_outputs]
-    if len(found) != len(data) or any(one is None for one in found):
+    values = [record.get("logprobs") for record in output.loss_fn_outputs]
+    if len(values) != len(data) or any(value is None for value in values):
         raise BackendError(
-            f"{where}: {len(data)} data were sent and {sum(one is not None for one in found)} came back with "
+            f"{where}: {len(data)} data were sent and {sum(value is not None for value in values)} came back with "
             "log-probabilities. This server does not keep the protocol; ask it with `evsys doctor`."
         )
-    logprobs = [np.asarray(one.to_numpy(), np.float32) for one in found]
+    logprobs = [np.asarray(value.to_numpy(), np.float32) for value in values]
     for index, (lp, datum) in enumerate(zip(logprobs, data, strict=True)):
         if lp.size != datum.target_tokens.size:
             raise BackendError(

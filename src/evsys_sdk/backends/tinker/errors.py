@@ -55,8 +55,8 @@ def is_refusal(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return 400 <= status < 500 and status not in (*_RETRIED, 404, 410)
-    for one in _chain(error):
-        category = getattr(one, "category", None)
+    for link in _chain(error):
+        category = getattr(link, "category", None)
         if category is not None:
             return str(getattr(category, "value", category)).lower() == "user"
     return False
@@ -64,8 +64,8 @@ def is_refusal(error: BaseException) -> bool:
 
 def status_of(error: BaseException) -> int | None:
     """The HTTP status behind an error, if any."""
-    for one in _chain(error):
-        status = getattr(one, "status_code", None)
+    for link in _chain(error):
+        status = getattr(link, "status_code", None)
         if isinstance(status, int):
             return status
     return None
@@ -86,12 +86,12 @@ def no_longer_trusted(what: str, reason: str) -> BackendError:
 
 def _detail(error: BaseException) -> str:
     """The message of the server or the SDK, without request ids and class names."""
-    for one in _chain(error):
-        body = getattr(one, "body", None)
+    for link in _chain(error):
+        body = getattr(link, "body", None)
         if isinstance(body, dict):
             for key in ("detail", "message", "error"):
-                if found := body.get(key):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-                    return _short(str(found))  # pyright: ignore[reportUnknownArgumentType]
+                if message := body.get(key):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+                    return _short(str(message))  # pyright: ignore[reportUnknownArgumentType]
     text = str(error) or type(error).__name__
     text = text.removeprefix("Request failed: ").split(" for self.request_id=", 1)[0]
     return _short(text)

@@ -53,7 +53,7 @@ class TinkerSamplingClient:
         """Sample several continuations of a prompt."""
         checks.check_sampling(prompt, num_samples, params, self._context.capabilities)
         self._refuse_if_stale("sample")
-        wanted = wire_params(replace(params, seed=self._context.seed_for(params)))
+        request = wire_params(replace(params, seed=self._context.seed_for(params)))
         tokens = wire_tokens(prompt)
 
         def convert_samples(response: Any) -> list[Sample]:
@@ -62,18 +62,18 @@ class TinkerSamplingClient:
                 raise BackendError(f"{num_samples} samples were asked for and {len(samples)} came back.")
             return samples
 
-        return self._ask("sample", lambda: self._sampler.sample(tokens, num_samples, wanted), convert_samples)
+        return self._submit("sample", lambda: self._sampler.sample(tokens, num_samples, request), convert_samples)
 
     def logprobs(self, tokens: Sequence[int]) -> Operation[Floats]:
         """The log-probability of each token given its predecessors, (N,); the first is nan."""
         length = self._check(tokens, "logprobs")
-        return self._ask("logprobs", lambda: self._score(tokens, 0), lambda response: prompt_row(response, length))
+        return self._submit("logprobs", lambda: self._score(tokens, 0), lambda response: prompt_row(response, length))
 
     def topk_logprobs(self, tokens: Sequence[int], k: int, *changes: Any) -> Operation[TopLogprobs]:
         """The most probable tokens at each position; the first row has tokens -1, logprobs nan."""
         checks.check_top_k(k, self._context.capabilities, *changes)
         length = self._check(tokens, "topk_logprobs")
-        return self._ask(
+        return self._submit(
             "topk_logprobs", lambda: self._score(tokens, k), lambda response: prompt_table(response, length, k)
         )
 
@@ -89,7 +89,7 @@ class TinkerSamplingClient:
         self._refuse_if_stale(what)
         return len(tokens)
 
-    def _ask[T](self, what: str, start: Callable[[], Any], convert: Callable[[Any], T]) -> Operation[T]:
+    def _submit[T](self, what: str, start: Callable[[], Any], convert: Callable[[Any], T]) -> Operation[T]:
         return self._context.pipeline.submit_now(what, start, convert)
 
     def _refuse_if_stale(self, what: str) -> None:
@@ -132,12 +132,12 @@ def _sample(sequence: Any) -> Sample:
 
 def prompt_row(response: Any, length: int) -> Floats:
     """Log-probabilities of a prompt, (N,); some servers omit the first position."""
-    found = response.prompt_logprobs_np
-    if found is None and response.prompt_logprobs is not None:
-        found = np.array([np.nan if value is None else value for value in response.prompt_logprobs])
+    logprobs = response.prompt_logprobs_np
+    if logprobs is None and response.prompt_logprobs is not None:
+        logprobs = np.array([np.nan if value is None else value for value in response.prompt_logprobs])
     if length == 1:
         return np.full(1, np.nan, np.float32)
-    row = _full_length(found, length)
+    row = _full_length(logprobs, length)
     row[0] = np.nan
     return row
 
@@ -151,17 +151,17 @@ def prompt_table(response: Any, length: int, k: int) -> TopLogprobs:
     if top is None or top.token_ids.shape[1] < k:
         raise BackendError(f"{k} alternatives per position were asked for and the server gave none, or fewer.")
     # From the end: some servers omit the first position, which has no value.
-    found = top.logprobs[-(length - 1) :, :k].astype(np.float32)
-    if len(found) != length - 1 or (found <= _MASKED).any():
-        raise BackendError(f"the server gave alternatives for {len(found)} of {length - 1} positions.")
-    tokens[1:], logprobs[1:] = top.token_ids[-(length - 1) :, :k], found
+    values = top.logprobs[-(length - 1) :, :k].astype(np.float32)
+    if len(values) != length - 1 or (values <= _MASKED).any():
+        raise BackendError(f"the server gave alternatives for {len(values)} of {length - 1} positions.")
+    tokens[1:], logprobs[1:] = top.token_ids[-(length - 1) :, :k], values
     return TopLogprobs(tokens, logprobs, prompt_row(response, length))
 
 
-def _full_length(found: Any, length: int) -> Floats:
-    if found is None or len(found) not in (length, length - 1):
-        got = "no" if found is None else str(len(found))
+def _full_length(values: Any, length: int) -> Floats:
+    if values is None or len(values) not in (length, length - 1):
+        got = "no" if values is None else str(len(values))
         raise BackendError(f"{length} tokens were scored and {got} log-probabilities came back.")
     row = np.full(length, np.nan, np.float32)
-    row[length - len(found) :] = found
+    row[length - len(values) :] = values
     return row

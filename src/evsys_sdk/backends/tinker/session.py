@@ -88,14 +88,14 @@ class Session:
     def model(self, name: str, *, to_train: bool = True) -> ServedModel:
         """The server's facts about a model; refuses an unknown one."""
         listed = self._models
-        found = next((entry for entry in listed if entry.model_name == name), None)
+        served = next((entry for entry in listed if entry.model_name == name), None)
         names = self.model_names()
-        if found is None and names and self.config.check_model:
+        if served is None and names and self.config.check_model:
             hint = suggest(name, names) or f"It has {', '.join(names[:20])}."
             raise BackendError(f"{self.where} has no model {show(name)}. {hint} Change model.name.")
-        if to_train and found is not None and found.trainable is False:
+        if to_train and served is not None and served.trainable is False:
             raise BackendError(f"{self.where}: the model {show(name)} cannot be trained there. Change model.name.")
-        return ServedModel(getattr(found, "max_context_length", None), self.extras(name))
+        return ServedModel(getattr(served, "max_context_length", None), self.extras(name))
 
     def extras(self, name: str) -> Mapping[str, Any] | None:
         """An evsys server's facts beyond the protocol; None for other servers."""
@@ -185,13 +185,13 @@ def fetch_extras(base_url: str, headers: Mapping[str, str], name: str) -> Mappin
     import httpx
 
     try:
-        url, asked = f"{base_url}/api/v1/evsys/model", {"base_model": name}
+        url, query = f"{base_url}/api/v1/evsys/model", {"base_model": name}
         certified = _uses_certificates(base_url)
-        answer = httpx.get(url, params=asked, headers=dict(headers), timeout=30.0, verify=certified)
-        found: Any = answer.json() if answer.status_code == 200 else None
+        answer = httpx.get(url, params=query, headers=dict(headers), timeout=30.0, verify=certified)
+        extras: Any = answer.json() if answer.status_code == 200 else None
     except (httpx.HTTPError, ValueError):
         return None
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
+    return cast("Mapping[str, Any]", extras) if isinstance(extras, dict) else None
 
 
 def _uses_certificates(base_url: str) -> bool:
@@ -205,12 +205,12 @@ _telemetry_off: list[str | None] = []
 
 
 @contextmanager
-def telemetry(wanted: bool) -> Generator[None]:
+def telemetry(enabled: bool) -> Generator[None]:
     """Enable or disable telemetry of clients created in this block.
 
     The SDK reads an environment variable when a client is created; its previous value is restored afterwards.
     """
-    if wanted or (_TELEMETRY in os.environ and not _telemetry_off):
+    if enabled or (_TELEMETRY in os.environ and not _telemetry_off):
         yield
         return
     with _telemetry_lock:
@@ -230,13 +230,13 @@ def telemetry(wanted: bool) -> Generator[None]:
 
 def _check_version(sdk: Any) -> None:
     """Refuse an older tinker package, whose protocol is outdated, and warn about an untested newer one."""
-    found = tuple(int(part) for part in str(sdk.__version__).split(".")[:2])
-    if found < _TRIED:
-        wanted = ".".join(str(part) for part in _TRIED)
+    installed = tuple(int(part) for part in str(sdk.__version__).split(".")[:2])
+    if installed < _TRIED:
+        needed = ".".join(str(part) for part in _TRIED)
         raise BackendError(
-            f"the package tinker is {sdk.__version__}; {wanted} or later is needed. pip install 'evsys-sdk[tinker]'"
+            f"the package tinker is {sdk.__version__}; {needed} or later is needed. pip install 'evsys-sdk[tinker]'"
         )
-    if found > _TRIED:
+    if installed > _TRIED:
         get_logger(__name__).warning("the package tinker is %s, with which nothing was tried yet", sdk.__version__)
 
 

@@ -13,17 +13,17 @@ from typing import Any, cast
 from ...errors import BackendError, MissingExtraError, show
 
 
-def load_tokenizer(wanted: str, model: str, extras: Mapping[str, Any] | None, named: str | None = None) -> Any:
+def load_tokenizer(choice: str, model: str, extras: Mapping[str, Any] | None, named: str | None = None) -> Any:
     """The tokenizer of `params.tokenizer`; `extras` is from an evsys server, `named` from any other."""
     served = extras.get("tokenizer") if extras else None
-    if wanted == "served" and served is None:
+    if choice == "served" and served is None:
         raise BackendError(
             "params.tokenizer is 'served', but the server offers no tokenizer. Set it to a folder or to the name of a "
             "model on the Hugging Face hub."
         )
-    if wanted in ("auto", "served") and served is not None:
+    if choice in ("auto", "served") and served is not None:
         return _load_served(served)
-    return _load_pretrained(named or model if wanted == "auto" else wanted)
+    return _load_pretrained(named or model if choice == "auto" else choice)
 
 
 def _load_served(served: Any) -> Any:

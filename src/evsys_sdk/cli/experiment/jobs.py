@@ -199,7 +199,7 @@ def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:
     show_default=False,
     help="The arm; by default the first started one. Alone, it implies --metrics.",
 )
-@click.option("--metrics", "wanted", flag_value="metrics", help="The last steps instead of the output.")
+@click.option("--metrics", is_flag=True, help="The last steps instead of the output.")
 @click.option("--rollouts", "split", metavar="SPLIT", help="The last answers: of val, test or training.")
 @click.option("--last", type=click.IntRange(1, 1000), default=20, help="Number of lines.")
 @root_option
@@ -207,7 +207,7 @@ def _describe_outcome(path: Path, outcome: dict[str, Any]) -> str:
 def logs(
     experiment: str,
     arm: str,
-    wanted: str | None,
+    metrics: bool,
     split: str | None,
     last: int,
     roots: tuple[str, ...],
@@ -219,7 +219,7 @@ def logs(
 
     record = ExperimentRecord(find_folder(experiment, roots))
     answer: dict[str, Any] = {"path": str(record.folder), "state": record.status}
-    if wanted is None and split is None and not arm:
+    if not metrics and split is None and not arm:
         answer |= {"what": "console", "lines": last_console(record.files, last)}
     else:
         run = _choose_arm(record.runs, arm)

@@ -189,17 +189,17 @@ def _make_tasks(
     tasks: dict[str, dict[str, Any]] = {}
     several = poor = 0
     for trace in map(as_taught, held_out):
-        asked = [message for message in trace["messages"] if message["role"] == "user"]
+        questions = [message for message in trace["messages"] if message["role"] == "user"]
         if not _is_good(trace, min_reward):
             poor += 1
-        elif len(asked) != 1:
+        elif len(questions) != 1:
             several += 1
         else:
             expected = trace["messages"][-1]["content"]
             # By question, so that a repeated question is one task with its last good answer.
             tasks[question_of(trace)] = {
                 "task_id": trace["id"],
-                "instruction": asked[0]["content"],
+                "instruction": questions[0]["content"],
                 "verifier": {"kind": "in_process", "fn_name": verifier, "expected": expected},
                 "metadata": {"trace": trace["id"], "time": trace["time"]},
             }
