@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,17 +11,14 @@ import pytest
 
 from evsys_sdk.scaffold.project import init_project
 
+from ..warm import run_evsys
+
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
-
-
-def evsys(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "evsys_sdk", *arguments]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
 def found(root: Path) -> set[tuple[str, str]]:
     """The checks in which an audit of the whole project finds something, each with its state."""
-    done = evsys(root, "audit", "--json")
+    done = run_evsys(root, "audit", "--json")
     assert done.returncode in (0, 2), done.stderr
     checks = [check for report in json.loads(done.stdout) for check in report["checks"]]
     return {(check["name"], check["state"]) for check in checks if check["state"] == "flagged"}
@@ -33,11 +28,11 @@ def found(root: Path) -> set[tuple[str, str]]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with an experiment that was too short to show anything."""
     root = init_project("shop", into=tmp_path_factory.mktemp("adversary") / "shop").root
-    assert evsys(root, "new-experiment", "first").returncode == 0
+    assert run_evsys(root, "new-experiment", "first").returncode == 0
     path = config_of(root)
     text = path.read_text("utf-8").replace("max_steps: 30", "max_steps: 6").replace("n_repeats: 3", "n_repeats: 2")
     path.write_text(text.replace("run_every: 10", "run_every: 6"), encoding="utf-8")
-    assert evsys(root, "run", str(path), "--quiet").returncode == 0
+    assert run_evsys(root, "run", str(path), "--quiet").returncode == 0
     before = found(root)
     assert not {name for name, _ in before} & {"conclusion", "files", "tasks", "answers"}
     assert "flagged" not in {state for _, state in before}
@@ -74,7 +69,7 @@ def ask_what_the_model_says(root: Path) -> None:
     for task in tasks:
         task["verifier"] |= {"fn_name": "contains", "expected": "e"}
     path.write_text("".join(f"{json.dumps(task)}\n" for task in tasks), encoding="utf-8")
-    done = evsys(root, "run", str(config_of(root)), "--quiet", "--fresh")
+    done = run_evsys(root, "run", str(config_of(root)), "--quiet", "--fresh")
     assert done.returncode == 0
     assert "has changed since it was" in done.stderr
 
@@ -84,7 +79,7 @@ def judge_by_less(root: Path) -> None:
     path = root / "src" / "verifiers.py"
     text = path.read_text("utf-8").replace("float(named == [expected])", "float(any(map(str.isalpha, model_output)))")
     path.write_text(text, encoding="utf-8")
-    assert evsys(root, "run", str(config_of(root)), "--quiet", "--fresh").returncode == 0
+    assert run_evsys(root, "run", str(config_of(root)), "--quiet", "--fresh").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,6 +32,8 @@ from evsys_sdk.record.events import Kind
 from evsys_sdk.record.project_files.journals import campaign_dir, change_campaign, list_campaigns
 from evsys_sdk.record.view.model import ExperimentView
 from evsys_sdk.record.view.question import Question
+
+from ..warm import run_evsys
 
 NOW = 10_000.0
 
@@ -243,28 +243,25 @@ def test_an_experiment_is_let_in_while_something_is_left(workspace: Path) -> Non
         admit(first)
 
 
-def evsys(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "evsys_sdk", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.slow
 @pytest.mark.e2e
 def test_the_command_line_keeps_to_the_terms(workspace: Path) -> None:
     assert (
-        evsys(workspace, "campaign", "new", "better", "--question", "Is more better?", "--experiments", "1").returncode
+        run_evsys(
+            workspace, "campaign", "new", "better", "--question", "Is more better?", "--experiments", "1"
+        ).returncode
         == 0
     )
     config = str(write(workspace, "one"))
-    assert evsys(workspace, "run", config, "--dry", "--quiet").returncode == 0, "a rehearsal is free"
-    assert evsys(workspace, "run", config, "--quiet").returncode == 0
-    refused = evsys(workspace, "run", config, "--quiet")
+    assert run_evsys(workspace, "run", config, "--dry", "--quiet").returncode == 0, "a rehearsal is free"
+    assert run_evsys(workspace, "run", config, "--quiet").returncode == 0
+    refused = run_evsys(workspace, "run", config, "--quiet")
     assert refused.returncode == 3
     assert "the campaign 'better' is spent" in refused.stderr
-    shown = json.loads(evsys(workspace, "campaign", "show", "better", "--json").stdout)
+    shown = json.loads(run_evsys(workspace, "campaign", "show", "better", "--json").stdout)
     assert (shown["state"], len(shown["experiments"]), shown["left"]) == ("spent", 1, {"experiments": 0.0})
-    assert "better" in evsys(workspace, "campaign", "list").stdout
-    assert "experiments: 1 of 1, 0 left" in evsys(workspace, "campaign", "show", "better").stdout
+    assert "better" in run_evsys(workspace, "campaign", "list").stdout
+    assert "experiments: 1 of 1, 0 left" in run_evsys(workspace, "campaign", "show", "better").stdout
 
 
 def test_one_command_lists_and_approves_whatever_waits(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
