@@ -158,7 +158,8 @@ class Loop:
             rules = [RewardRule.parse(rule) for rule in spec.feedback]
             report = import_traces(self._store, fresh, format=spec.format, rules=rules)
             write_json(seen_file, {**imported, **marks})
-            step = Step("collect", f"{report.added} traces added from {len(fresh)} files, {report.duplicates} known.")
+            files = f"{len(fresh)} file{'s' * (len(fresh) > 1)}"
+            step = Step("collect", f"{report.added} traces added from {files}, {report.duplicates} known.")
             self._note(step)
             yield step
 
