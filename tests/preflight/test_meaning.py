@@ -74,6 +74,7 @@ def test_an_honest_config_of_the_second_set_hears_nothing(
         ("float(completion.lower() == expected.upper())", "not even the expected answer"),
         ("(expected == completion) - 2.0 * len(completion.split())", "an empty answer earns more than"),
         ("float(f'<answer>{expected}<' in completion)", "scores in a form that the prompt does not ask for"),
+        ("float(expected in completion)", "an answer that lists 3 labels earns the reward"),
         ("float(not completion or expected == completion)", "an empty answer earns as much as"),
         ("float(completion[:1] == expected[:1])", "begins as the expected answer"),
         ("(expected == completion) + __import__('random').random() / 2", "earns another reward each time"),

@@ -189,6 +189,7 @@ def _traits(text: str) -> dict[str, None]:
     found = {
         "JSON": value is not None,
         **{f"the JSON key {show(key)}": True for key in keys},
+        **{f"the JSON key {show(key)} with text": isinstance(held, str) for key, held in keys.items()},
         "code in a fence": text.startswith("```"),
         "an escaped line break": "\\n" in text and value is None,
         "a number between 0 and 1": re.fullmatch(r"0?\.\d+|0|1(?:\.0+)?", text) is not None,

@@ -152,11 +152,17 @@ def verifiers_tell_nothing(context: Context) -> Iterator[Problem]:
 def rewards_for_listing(context: Context) -> Iterator[Problem]:
     """Rewards that accept a list of labels as the answer, for several expected labels."""
     for one in context.sources:
-        labels = {} if one.learns_from_answers else _labels(one.tasks, _QUICK)
+        own = {name for task in one.tasks if (name := _fn_of(task)) and name not in BUILTINS["verifier"]}
+        has_agent = any(getattr(one.cfg, name, None) for name in ("agent", "agent_import_path"))
+        labels = {} if one.learns_from_answers else _labels(one.tasks, [*_QUICK, *(() if has_agent else own)])
         for between in (", ", "\n"):
             listing, n = _list_labels(context, one, labels, between)
-            rewards = score_answers((task, _in_tag(task, listing)) for task in labels.values())
-            won = [label for label, reward in zip(labels, rewards, strict=True) if reward > 0]
+            listed, right, wrong = (
+                score_answers((task, _in_tag(task, answer or text)) for text, task in labels.items())
+                for answer in (listing, "", _NONSENSE)
+            )
+            found = zip(labels, listed, right, wrong, strict=True)
+            won = [text for text, given, full, least in found if given == full and given > max(least, 0)]
             if len(won) > 1:
                 message = f"an answer that lists {n} labels earns the reward of '{_fn_of(labels[won[0]])}'"
                 hint = "Use exact_match; with answer_tag, it allows reasoning before the answer."
