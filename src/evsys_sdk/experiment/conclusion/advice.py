@@ -67,6 +67,8 @@ def _onward(analysis: Analysis, ruling: Ruling, *, futile: bool) -> Iterator[str
     elif ruling.verdict == "supported":
         if question.shared and (question.report or "?")[0] != "test":
             yield "Confirm it once on a sealed set: add a benchmark with `split: test`, and call this one `split: val`."
+        elif judged is not None:
+            yield f"Take `{judged}` as the baseline of the next experiment."
     elif ruling.verdict == "refuted" or futile:
         yield "Give this claim up, or make a bigger change; more seeds of these runs would hardly change the answer."
     elif analysis.report.is_saturated and max(run.mean for run in analysis.report.runs.values()) < _LOW:

@@ -53,7 +53,8 @@ def _runs(conclusion: Conclusion) -> str:
     notes += ["Less is better."] if conclusion.mode == "min" else []
     if (found := conclusion.population) is not None and found.n_tasks is not None:
         clusters = f" in {pluralise(found.n_clusters, 'cluster')}" if found.n_clusters is not None else ""
-        samples = f", {found.samples_per_task or 0:.3g} samples each"
+        each = found.samples_per_task or 0
+        samples = f", {each:.3g} sample{'' if each == 1 else 's'} each"
         notes.append(f"Scored on {pluralise(found.n_tasks, 'task')} of {found.source}{clusters}{samples}.")
     seeds = {", ".join(map(str, run.seeds)) for run in conclusion.runs if run.seeds}
     notes += [f"Seeds: {' or '.join(sorted(seeds))}."] if seeds else []
@@ -96,12 +97,11 @@ def _comparisons(conclusion: Conclusion) -> str:
         ]
         for one in conclusion.comparisons
     ]
-    note = f"Compared with {conclusion.baseline} because {conclusion.baseline_is}."
+    note = f"`{conclusion.baseline}` is the baseline: {conclusion.baseline_is}. "
+    note += "Intervals contain seed and task sampling variance."
     if rows[1:]:
-        note += (
-            f" Intervals (Bonferroni) and p (Holm) are corrected for {len(rows)} compared runs; the best of several "
-        )
-        note += "differences is biased upwards."
+        note += f" They (Bonferroni) and p (Holm) are corrected for {len(rows)} compared runs; "
+        note += "the best of several differences is biased upwards."
     table = _table(["run", "difference", f"{100 * (1 - 2 * error):.3g} % interval", "p"], rows)
     return "\n\n".join([f"## Against {conclusion.baseline}", table, note])
 
@@ -121,7 +121,7 @@ def _sensitivity(conclusion: Conclusion) -> Iterator[str]:
         yield f"Minimum detectable effect: {known if effect is None else f'{number(effect)} (80 % power)'}."
     if (looks := conclusion.looks) is not None:
         before = f"{pluralise(looks.before, 'time')} in {pluralise(looks.experiments, 'earlier experiment')}"
-        yield f"Evaluations on the test set: {looks.here} here, {before}."
+        yield f"Evaluations on the test set: {looks.here} here, {before if looks.before else 'never before'}."
     if conclusion.comparisons:
         yield "No test can detect a judge or verifier that drifts between runs."
 
