@@ -176,7 +176,7 @@ def _gspo(datum: Datum, lp: Floats, params: Mapping[str, float]) -> tuple[float,
     ratio = np.exp(np.minimum(log_ratio.mean(), _LARGEST_LOG_RATIO)) if log_ratio.size else np.float32(1)
     unclipped = ratio * _advantages(datum)
     clipped = np.clip(ratio, params["clip_low_threshold"], params["clip_high_threshold"]) * _advantages(datum)
-    # Not divided by the length: every sampled token gets the gradient of its own ratio.
+    # Not divided by the length: each sampled token gets the gradient of the whole ratio.
     gradient = np.where(unclipped <= clipped, -unclipped, 0.0)
     return -float(np.minimum(unclipped, clipped).sum(dtype=np.float64)), gradient.astype(np.float32)
 

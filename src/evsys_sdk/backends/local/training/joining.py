@@ -65,7 +65,7 @@ class RowJoiner:
     def read(self, job: RowJob) -> bool:
         """Compute a row jointly with other runs; return False if the caller has to compute it alone.
 
-        Raises the errors of its own loss.
+        Raises the errors of the loss of this run.
         """
         state = job.state
         if self._is_off or self.members < 2 or (job.is_large and state.base.device.type != "cuda"):

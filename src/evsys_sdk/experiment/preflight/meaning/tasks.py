@@ -230,7 +230,7 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
         ),
         (
             lambda got: is_own and got.get("begun", 0) >= got.get("right", 0) > got["wrong"],
-            "an answer that begins as {} and goes on wrongly earns as much",
+            "an answer that begins as {} and continues wrongly earns as much",
             "Compare the whole answer",
         ),
         (lambda got: min(got["wrong"], got["long"]) > 0, "any answer scores", "Give it what a wrong answer fails"),
