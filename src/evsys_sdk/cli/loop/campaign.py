@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...history.text import count_text
+from ...history.text import count_text, duration_text
 from ..options import AT_LEAST_ONE, POSITIVE, import_option, json_option
 from ..output import emit, emit_line, fit_table, hang, table
 from .loop import open_dashboard, report_campaign
@@ -234,15 +234,19 @@ def _render_commands(campaign: Campaign) -> None:
     click.echo(f"  evsys campaign show {campaign.name}")
 
 
+def _amount(limit: str, value: float) -> str:
+    if limit == "hours":
+        return duration_text(3600 * value)
+    return f"{value:,.4g}" if value < 1e4 else count_text(value)
+
+
 def _render(campaign: Campaign, progress: CampaignProgress) -> None:
     click.secho(f"{campaign.name}: {progress.state}, {progress.why}", bold=True)
     click.echo(campaign.terms.question)
     for name, left in progress.left.items():
         spent = progress.spent[name]
-        used, limit, rest = (
-            f"{value:,.4g}" if value < 1e4 else count_text(value) for value in (spent, spent + left, left)
-        )
-        click.echo(f"{name}: {used} of {limit}, {rest} left")
+        used, limit, rest = (_amount(name, value) for value in (spent, spent + left, left))
+        click.echo(f"{'time' if name == 'hours' else name}: {used} of {limit}, {rest} left")
     if progress.experiments:
         rows = [
             (
