@@ -259,7 +259,7 @@ def test_ctrl_c_is_acknowledged_at_once_and_a_second_one_ends_the_arm(config: Co
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
         assert running.stderr
-        while "ask again" not in (line := running.stderr.readline()):
+        while "interrupt again" not in (line := running.stderr.readline()):
             assert line, "the request was not acknowledged"
         assert running.poll() is None, "it waits for the step to end"
         running.send_signal(signal.SIGINT)

@@ -157,9 +157,12 @@ def rewards_for_listing(context: Context) -> Iterator[Problem]:
         labels = {} if one.learns_from_answers else _labels(one.tasks, [*_QUICK, *(() if has_agent else own)])
         for between in (", ", "\n"):
             listing, n = _list_labels(context, one, labels, between)
+            if n < 2:
+                continue
+            tried = (listing, None, _NONSENSE)
             listed, right, wrong = (
-                score_answers((task, _in_tag(task, answer or text)) for text, task in labels.items())
-                for answer in (listing, "", _NONSENSE)
+                score_answers((task, _in_tag(task, text if each is None else each)) for text, task in labels.items())
+                for each in tried
             )
             found = zip(labels, listed, right, wrong, strict=True)
             won = [text for text, given, full, least in found if given == full and given > max(least, 0)]
