@@ -91,6 +91,9 @@ def test_a_campaign_probes_trains_confirms_and_exports(tmp_path: Path, capsys: p
 @pytest.mark.slow
 def test_a_killed_campaign_goes_on_from_its_journal(tmp_path: Path) -> None:
     write_project(tmp_path)
+    # A killed probe may spend its budget without a score, and then the family is probed again: give it enough for both.
+    given = json.loads((tmp_path / "portfolio.yaml").read_text("utf-8"))
+    (tmp_path / "portfolio.yaml").write_text(json.dumps({**given, "probe_share": 0.15}), encoding="utf-8")
     open_campaign("night", Terms("?", tokens=40_000, portfolio="portfolio.yaml"))
     command = [sys.executable, "-m", "evsys_sdk", "campaign", "run", "night"]
     for wanted in (2, 4):  # decisions in the journal when it is killed
