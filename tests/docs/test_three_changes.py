@@ -44,7 +44,7 @@ def patched(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTEST_ADDOPTS": ""}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
