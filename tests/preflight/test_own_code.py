@@ -13,6 +13,7 @@ import pytest
 from evsys_sdk import RL as Recipe
 from evsys_sdk import register_transform
 from evsys_sdk.errors import TrainingError
+from evsys_sdk.experiment.preflight.meaning import agents
 
 from .meaning import ASK, ONE, RL, write_data
 from .project import change, write
@@ -57,10 +58,14 @@ RIGHT = {
         ({"END": "AgentResult(messages, reward=float(len(notes.append(0) or notes) % 2))"}, "earns different rewards"),
         ({"FIRST": "task.nothing"}, "the agent failed: AttributeError"),
         ({"TOLD": "pass"}, "the policy is asked again and shown nothing new"),
+        ({"FIRST": "while True: await policy.act(messages)"}, None),
         ({"TURNS": "1"}, "the attempt ends with a message that the policy never sees"),
     ],
 )
-def test_an_agent_is_tried_with_fixed_answers(changed: dict[str, str], says: str | None, tmp_path: Path) -> None:
+def test_an_agent_is_tried_with_fixed_answers(
+    changed: dict[str, str], says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "_SECONDS", 1.0)
     source = AGENT
     for name, code in {**RIGHT, **changed}.items():
         source = source.replace(name, code)

@@ -51,8 +51,8 @@ def _render(reports: list[ContaminationReport]) -> None:
     if not reports:
         click.echo("There is nothing to compare: no benchmark, or no training rows.")
     for report in reports:
-        told = "; ".join(filter(None, (report.flag(), report.remark()))) or "no task occurs in the rows"
-        click.echo(f"{report.source}: {report.n_rows:,} rows, {report.n_tasks:,} tasks: {told}.")
+        described = "; ".join(filter(None, (report.flag(), report.remark()))) or "no task occurs in the rows"
+        click.echo(f"{report.source}: {report.n_rows:,} rows, {report.n_tasks:,} tasks: {described}.")
         rows = [(one.row + 1, f"{one.benchmark}/{one.task_id}", one.match, one.text[:60]) for one in report.findings]
         if rows:
             click.echo(table(("row", "task", "match", "in common"), rows[:_SHOWN]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,12 +17,15 @@ from ....errors import EvsysError, Problem
 from ....eval.verifier import VerificationResult, VerifierInput, build_verifier
 from ....rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
 from ....rollouts.rollout import Rollout, Turn, opening
+from ....user_code import limit_user_code
 from .context import Context, StageView, expected_text
 from .rows import occurrences
 
 _REPEATS = 7
-_SECONDS = 5.0
-"""Time limit of an attempt."""
+_SECONDS, _LONGEST_S = 5.0, 60.0
+"""Time limit of an attempt, and of one that blocks its event loop."""
+_MOST_TURNS = 30
+"""An agent that acts more often waits for an answer that the policy never gives, and is not judged."""
 
 
 @dataclass(slots=True)
@@ -34,6 +39,7 @@ class _Script:
 
     async def act(self, messages: Sequence[Any], *, tools: Any = None) -> Turn:
         self.shown.append([dict(one) for one in messages])
+        await asyncio.sleep(1000 if len(self.shown) > _MOST_TURNS else 0)  # until the time limit ends the attempt
         message = {"role": "assistant", "content": self.answer}
         return Turn(message, [0], [0], [0.0], input_tokens=1, output_tokens=1)  # pyright: ignore[reportArgumentType]
 
@@ -67,7 +73,8 @@ def _is_asked_again(one: _Script) -> bool:
 def agents_of_the_project(context: Context) -> Iterator[Problem]:
     """Agents that reward silence, show the answer, share state between attempts, or lose what a tool returns."""
     for one in {getattr(stage.cfg, "agent_import_path", None): stage for stage in context.stages}.values():
-        attempts = _attempts(one) if getattr(one.cfg, "agent_import_path", None) and one.examples else []
+        limit_s = context.config.arm_timeout_s or _LONGEST_S
+        attempts = _attempts(one, limit_s) if getattr(one.cfg, "agent_import_path", None) and one.examples else []
         failed = next(
             (each.rollout.error for each in attempts if each.rollout and each.rollout.status == "infra"), None
         )
@@ -140,7 +147,7 @@ def _ends_unread(one: _Script) -> bool:
     return bool(messages) and messages[-1].get("role") != "assistant"
 
 
-def _attempts(one: StageView) -> list[_Script]:
+def _attempts(one: StageView, limit_s: float) -> list[_Script]:
     """Attempts at two tasks with different answers: silence, the expected answer, and commands that the task quotes."""
     if not isinstance(one.algorithm, RolloutAlgorithm):
         return []
@@ -158,7 +165,11 @@ def _attempts(one: StageView) -> list[_Script]:
         engine = InlineEngine(EngineLimits(concurrency=1, timeout_s=_SECONDS, attempts=1))
         try:
             for each in scripts:
-                [each.rollout] = engine.submit([RolloutRequest(each.task, 0, each, harness, _verify)]).result()
+                began = time.monotonic()
+                with limit_user_code(f"trying {one.cfg.agent_import_path} with fixed answers", limit_s=limit_s):
+                    [each.rollout] = engine.submit([RolloutRequest(each.task, 0, each, harness, _verify)]).result()
+                if time.monotonic() - began >= _SECONDS:
+                    return []
         finally:
             engine.close()
         return scripts
