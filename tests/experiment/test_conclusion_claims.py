@@ -106,7 +106,7 @@ class TestKinds:
         assert not any("differ in" in threat for threat in conclude_from(given).threats)
         more = [replace(run, settings={**run.settings, "lr": at}) for at, run in enumerate(given.runs)]
         threats = conclude_from(replace(given, runs=more)).threats
-        assert "The runs differ in `lr`: which of it matters cannot be told." in threats
+        assert "The runs differ in `lr`: which of it matters is unknown." in threats
 
     def test_one_seed_shows_no_trend(self) -> None:
         given = self.steps({10: 0.0, 20: 0.1, 40: 0.3})
@@ -310,7 +310,7 @@ class TestWords:
         given = evidence(runs(a=0.2))
         settings = {"baseline": {"lr": 0.1, "steps": 8}, "a": {"lr": 0.2, "steps": 80}}
         given = replace(given, runs=[replace(run, settings=settings[run.name]) for run in given.runs])
-        assert "The runs differ in `lr`, `steps`: which of it matters cannot be told." in (conclude_from(given).threats)
+        assert "The runs differ in `lr`, `steps`: which of it matters is unknown." in (conclude_from(given).threats)
 
     def test_a_design_that_is_too_weak_is_told_so(self) -> None:
         draw = np.random.default_rng(5)

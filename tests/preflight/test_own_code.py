@@ -110,9 +110,17 @@ class Selection:
         return (row for at, row in enumerate(rows) if at % 5)
 
 
+class WithoutSource(Selection):
+    __module__ = "__main__"  # as in a session: `inspect` finds no source
+
+
+register_transform("own_without_source")(WithoutSource)
+
+
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
+        ("own_without_source", None),
         ("own_by_chance", "it gives other rows each time it is applied"),
         ("own_by_hash", "it decides by hash()"),
         ("own_with_a_column", "all of them without the column 'brand'"),

@@ -27,7 +27,7 @@ def list_threats(analysis: Analysis) -> list[str]:
             analysis.question.shared and len(analysis.candidates) > 1,
             "Runs are chosen by the same scores that are reported, because there is no separate val and test set.",
         ),
-        (is_confounded, f"The runs differ in {list_names(paths)}: which of it matters cannot be told."),
+        (is_confounded, f"The runs differ in {list_names(paths)}: which of it matters is unknown."),
         (evidence.stopped, f"The experiment was stopped before its end: {evidence.stopped}."),
         (
             report.runs and (report.n_tasks or 1) == 1,

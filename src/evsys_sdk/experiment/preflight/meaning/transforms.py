@@ -6,6 +6,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from ....builtins import BUILTINS
 from ....config import TransformSpec
@@ -49,17 +50,19 @@ def _changes_by_itself(own: Sequence[TransformSpec], every: Sequence[TransformSp
     once, again = (list(apply_transforms(map(dict[str, object], raw), build_transforms(list(every)))) for _ in range(2))
     if once != again:
         return "it gives other rows each time it is applied"
-    sources = (inspect.getsource(get_transform(spec.kind)) for spec in own)
-    return "it decides by hash(), which differs from process to process" if any(map(_HASH.search, sources)) else None
+    with suppress(OSError, TypeError):  # code made by `exec` has no source
+        if any(_HASH.search(inspect.getsource(get_transform(spec.kind))) for spec in own):
+            return "it decides by hash(), which differs from process to process"
+    return None
 
 
 def _dropped_without(pulled: PulledRows) -> str | None:
     """A column that all kept rows have and no dropped row has."""
     if not pulled.complete or None in pulled.origins or pulled.read > len(pulled.raw):
         return None
-    kept, lost = list[Row](), list[Row]()
+    kept, lost, origins = list[Row](), list[Row](), {*pulled.origins}
     for number, row in enumerate(pulled.raw, 1):
-        (kept if number in {*pulled.origins} else lost).append(row)
+        (kept if number in origins else lost).append(row)
     has_all = [name for name in (kept[0] if kept else ()) if all(row.get(name) is not None for row in kept)]
     empty = (name for name in has_all if not any(row.get(name) for row in lost))
     return next(empty, None) if len(lost) >= max(0.1 * pulled.read, 4) else None
