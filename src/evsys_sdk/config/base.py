@@ -107,8 +107,8 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
         for field, text in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 match text:
-                    case ast.Expr(value=ast.Constant(value=str() as found)):
-                        docs[field.target.id] = inspect.cleandoc(found)
+                    case ast.Expr(value=ast.Constant(value=str() as docstring)):
+                        docs[field.target.id] = inspect.cleandoc(docstring)
                     case _:
                         pass
     return docs

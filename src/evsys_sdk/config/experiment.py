@@ -21,28 +21,28 @@ _FEWEST_SEEDS, _MOST_LOOKS = 3, 5  # an interval needs two seeds, and early stop
 
 def source_problem(fields: Mapping[str, Any]) -> MisplacedValue | None:
     """The problem of the choice between `run`, `runs` and `matrix`; None without one."""
-    given = [field for field in ("run", "runs", "matrix") if fields.get(field) is not None]
+    present = [field for field in ("run", "runs", "matrix") if fields.get(field) is not None]
     if space_of(fields):
-        return _space_problem(fields, given)
-    if fields.get("base_run") is not None and "matrix" not in given:
-        remedy = "Remove it." if given else "Add 'matrix' with its axes, or rename 'base_run' to 'run'."
+        return _space_problem(fields, present)
+    if fields.get("base_run") is not None and "matrix" not in present:
+        remedy = "Remove it." if present else "Add 'matrix' with its axes, or rename 'base_run' to 'run'."
         return MisplacedValue(f"'base_run' needs a matrix, and there is none. {remedy}", "base_run")
-    if not given:
+    if not present:
         return MisplacedValue("the experiment has no runs. Add 'run', 'runs' or 'matrix'.")
-    if len(given) > 1:
-        message = f"set exactly one of 'run', 'runs' and 'matrix'; found {' and '.join(given)}. Keep one of them."
-        return MisplacedValue(message, given[-1])
+    if len(present) > 1:
+        message = f"set exactly one of 'run', 'runs' and 'matrix'; found {' and '.join(present)}. Keep one of them."
+        return MisplacedValue(message, present[-1])
     return None
 
 
-def _space_problem(fields: Mapping[str, Any], given: list[str]) -> MisplacedValue | None:
+def _space_problem(fields: Mapping[str, Any], present: list[str]) -> MisplacedValue | None:
     """The problem of runs next to a search space, which needs `base_run` only."""
-    if "matrix" in given:
+    if "matrix" in present:
         remedy = "Move its axes into search.space, where a list holds choices, and keep 'base_run'."
         return MisplacedValue(f"'matrix' and search.space both say which runs there are. {remedy}", "matrix")
-    if given:
-        remedy = "Rename it to 'base_run'." if given == ["run"] else "Write what they share as 'base_run'."
-        return MisplacedValue(f"search.space makes runs from 'base_run', not from '{given[0]}'. {remedy}", given[0])
+    if present:
+        remedy = "Rename it to 'base_run'." if present == ["run"] else "Write what they share as 'base_run'."
+        return MisplacedValue(f"search.space makes runs from 'base_run', not from '{present[0]}'. {remedy}", present[0])
     if fields.get("base_run") is None:
         return MisplacedValue("search.space needs a run to vary. Add 'base_run' with what all runs share.", "search")
     return None

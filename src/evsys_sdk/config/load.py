@@ -82,9 +82,9 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
     problems: list[Problem] = []
     # Each check reads the raw data, so that all problems are reported at once.
     config = _validate(data, problems)
-    known = {problem.path for problem in problems}
+    paths = {problem.path for problem in problems}
     for path in map(join_path, find_credentials(data)):
-        if path not in known:  # credentials in params are reported by their model
+        if path not in paths:  # credentials in params are reported by their model
             problems.append(Problem(NO_CREDENTIALS, path=path, value="[redacted]", hint=USE_A_VARIABLE))
     expansion = expand_space(data, problems) or expand_file(data, problems)
     if expansion is not None:

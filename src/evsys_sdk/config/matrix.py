@@ -115,12 +115,12 @@ def _path_problems(axis: str, where: str) -> list[Problem]:
     index = find_unknown_part(RunConfig, path)
     if index is None:
         return []
-    known = sorted({field for model in models_at(RunConfig, path[:index]) for field in model.model_fields})
+    fields = sorted({field for model in models_at(RunConfig, path[:index]) for field in model.model_fields})
     part, parent = str(path[index]), join_path(path[:index]) or "a run"
-    if not known:
+    if not fields:
         return [Problem(f"'{parent}' has nothing below it called '{part}'", path=where, hint="Check the dotted path.")]
-    hint = suggest(part, known) or f"Known: {', '.join(known)}."
-    if part in known:
+    hint = suggest(part, fields) or f"Known: {', '.join(fields)}."
+    if part in fields:
         hint = f"'{parent}' is a list: say which item, as in '{parent}[0].{part}'."
     # The path was written from the top of the file, as in error messages.
     if path[0] in ("run", "base_run") and find_unknown_part(RunConfig, path[1:]) is None:
@@ -176,17 +176,19 @@ def _no_place(axis: str, reason: str) -> ConfigError:
 def _cell_name(template: str | None, base: str, labels: Mapping[str, str], cell: Mapping[str, Any]) -> str:
     if template is None:
         return "__".join([base, *(f"{split_dotted(axis)[-1]}{label}" for axis, label in labels.items())])
-    known = {"base": base, **labels}
-    return _PLACEHOLDER.sub(lambda match: known.get(match[1]) or slug(_value_at(cell, match[1], known)), template)
+    labels_by_axis = {"base": base, **labels}
+    return _PLACEHOLDER.sub(
+        lambda match: labels_by_axis.get(match[1]) or slug(_value_at(cell, match[1], labels_by_axis)), template
+    )
 
 
-def _value_at(cell: Mapping[str, Any], key: str, known: Mapping[str, str]) -> Any:
+def _value_at(cell: Mapping[str, Any], key: str, labels: Mapping[str, str]) -> Any:
     node: Any = cell
     for part in split_dotted(key):
         node = child(node, part)
     if node is not MISSING:
         return node
-    guess = next((name for name in known if split_dotted(name)[-1] == key), None) or closest(key, known)
+    guess = next((name for name in labels if split_dotted(name)[-1] == key), None) or closest(key, labels)
     hint = f"Did you mean '{{{guess}}}'?" if guess else "Use {base} or the dotted path of an axis."
     message = f"the placeholder '{{{key}}}' names nothing in the run"
     raise ConfigError(Problem(message, path="matrix.name_template", hint=hint))

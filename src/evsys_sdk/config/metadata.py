@@ -51,16 +51,16 @@ class Hypothesis(StrictWithRemovedKeys):
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
         needs = {"at_least": "level", "not_worse": "margin", "trend": "axis"}
-        wanted = needs.get(self.kind)
-        if wanted is not None and getattr(self, wanted) is None:
-            raise MisplacedValue(f"a claim of kind '{self.kind}' needs '{wanted}'. Add it.", "kind")
+        required = needs.get(self.kind)
+        if required is not None and getattr(self, required) is None:
+            raise MisplacedValue(f"a claim of kind '{self.kind}' needs '{required}'. Add it.", "kind")
         for kind, key in needs.items():
-            if key != wanted and getattr(self, key) is not None:
+            if key != required and getattr(self, key) is not None:
                 raise MisplacedValue(f"'{key}' belongs to claims of kind '{kind}'. Set that kind, or remove it.", key)
         if self.scale == "log" and self.kind != "trend":
             raise MisplacedValue("'scale' belongs to claims of kind 'trend'. Set that kind, or remove it.", "scale")
         if self.min_effect and self.kind in ("at_least", "not_worse"):
-            message = f"a claim of kind '{self.kind}' has no 'min_effect'. Put the number into '{wanted}'."
+            message = f"a claim of kind '{self.kind}' has no 'min_effect'. Put the number into '{required}'."
             raise MisplacedValue(message, "min_effect")
         if self.baseline is not None and self.kind in ("at_least", "trend"):
             message = f"a claim of kind '{self.kind}' compares with no baseline. Remove it."

@@ -247,8 +247,8 @@ class RunConfig(Strict):
         return self.model_copy(update=update)
 
     def _phase_stage(self, phase: AlgorithmConfig, path: str) -> RunStage:
-        own = getattr(phase, "data", None)
-        data = own if isinstance(own, DataConfig) else None
+        phase_data = getattr(phase, "data", None)
+        data = phase_data if isinstance(phase_data, DataConfig) else None
         return RunStage(phase.kind, phase.params, data or self.data, path, f"{path}.data" if data else "data")
 
     def _phases(self) -> tuple[str, list[AlgorithmConfig]]:

@@ -72,5 +72,5 @@ def space_of(fields: Mapping[str, Any]) -> Any:
 
 def success_of(metadata: Metadata) -> SuccessMetric | None:
     """The success metric, however it was written."""
-    given = metadata.success_metric
-    return SuccessMetric(name=given) if isinstance(given, str) else given
+    metric = metadata.success_metric
+    return SuccessMetric(name=metric) if isinstance(metric, str) else metric

@@ -65,20 +65,20 @@ class SpaceExpansion:
 def sample_space(search: SearchSpec, base_run: dict[str, Any], *, experiment: str) -> SpaceExpansion:
     """`search.n` distinct runs; ConfigError with all problems if they cannot be drawn."""
     chances = random.Random(search.seed)
-    wanted = search.n or 1
+    n_points = search.n or 1
     points: dict[str, dict[str, Any]] = {}
     cells: list[dict[str, Any]] = []
-    for _ in range(wanted * _TRIES):
+    for _ in range(n_points * _TRIES):
         point = {path: _value(values, chances.random()) for path, values in search.space.items()}
         if (key := repr(point)) not in points:  # `repr`, because 1 == True, and lists have no hash
             points[key] = point
             cells.append(_cell(point, base_run, experiment))
-        if len(points) == wanted:
+        if len(points) == n_points:
             break
     else:
         hint = f"Set search.n to {len(points)}, or widen the space."
-        message = f"the space has no more than {len(points)} different points, and {wanted} are to be drawn"
-        raise ConfigError(Problem(message, path="search.n", value=wanted, hint=hint))
+        message = f"the space has no more than {len(points)} different points, and {n_points} are to be drawn"
+        raise ConfigError(Problem(message, path="search.n", value=n_points, hint=hint))
     return SpaceExpansion(search, "name" in base_run, list(points.values()), _rename_twins(cells))
 
 

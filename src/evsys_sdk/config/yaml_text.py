@@ -127,8 +127,8 @@ class _Reader:
         """Id of a node -> number of values and levels in it."""
 
     def compose(self) -> Any:
-        if found := re.search(r"^%TAG\b", self._text, re.MULTILINE):  # libyaml takes quadratic time for many of them
-            self._stop(_at(self._text, found.start(), "'%TAG' lines are not supported", "Remove the line.", None))
+        if match := re.search(r"^%TAG\b", self._text, re.MULTILINE):  # libyaml takes quadratic time for many of them
+            self._stop(_at(self._text, match.start(), "'%TAG' lines are not supported", "Remove the line.", None))
         try:
             self._check_depth()
             root = _Loader(self._text).get_single_node()
@@ -152,10 +152,10 @@ class _Reader:
 
     def measure(self, node: Any) -> tuple[int, int]:
         """Number of values and levels in a node with aliases expanded; refuses alias bombs."""
-        if (found := self._sizes.get(id(node))) is not None:
-            if found == (0, 0):
+        if (known_size := self._sizes.get(id(node))) is not None:
+            if known_size == (0, 0):
                 self._fail("this alias stands inside what it refers to", node.start_mark, "Write the value itself.")
-            return found
+            return known_size
         if isinstance(node, yaml.ScalarNode):
             return 1, 0
         self._sizes[id(node)] = (0, 0)
@@ -178,28 +178,28 @@ class _Reader:
         kind = node.tag.removeprefix(TAG)
         if isinstance(node, yaml.ScalarNode):
             return self._construct_scalar(node, kind)
-        what, expected = ("a list", "seq") if isinstance(node, yaml.SequenceNode) else ("a mapping", "map")
+        shape, expected = ("a list", "seq") if isinstance(node, yaml.SequenceNode) else ("a mapping", "map")
         if kind != expected:
-            self._refuse_tag(node, what)
+            self._refuse_tag(node, shape)
         if isinstance(node, yaml.SequenceNode):
             return [self.construct(item) for item in node.value]
         self._check_keys(node)
         return {name: self.construct(value) for name, (_, value) in _entries(node).items()}
 
     def _check_keys(self, node: Any) -> None:
-        seen: dict[str, Any] = {}
+        keys: dict[str, Any] = {}
         for key, value in node.value:
             name = self.construct(key) if isinstance(key, yaml.ScalarNode) else None
             if not isinstance(name, str):
                 kind = {"int": "a number", "float": "a number", "bool": "a boolean", "null": "null"}
                 shown = kind.get(key.tag.removeprefix(TAG), "a list or a mapping")
-                written = f': "{_excerpt(key.value)}"' if isinstance(key, yaml.ScalarNode) else " if it is text"
-                self._add(f"a key must be text, and this one is {shown}", key, f"Put it in quotes{written}.")
-            elif name in seen:
-                lines = f"on line {seen[name].start_mark.line + 1} and on line {key.start_mark.line + 1}"
+                quoted = f': "{_excerpt(key.value)}"' if isinstance(key, yaml.ScalarNode) else " if it is text"
+                self._add(f"a key must be text, and this one is {shown}", key, f"Put it in quotes{quoted}.")
+            elif name in keys:
+                lines = f"on line {keys[name].start_mark.line + 1} and on line {key.start_mark.line + 1}"
                 self._add(f"key '{_excerpt(name)}' is given twice: {lines}", key, "Remove or rename one of them.")
             else:
-                seen[name] = key
+                keys[name] = key
             sources = value.value if _is_merge(key) and isinstance(value, yaml.SequenceNode) else [value]
             if _is_merge(key) and not all(isinstance(source, yaml.MappingNode) for source in sources):
                 hint = "Write '<<: *name' with the anchor of a mapping, or quote '<<' if it is meant literally."
@@ -207,8 +207,8 @@ class _Reader:
 
     def _construct_scalar(self, node: Any, kind: str) -> Any:
         text: str = node.value
-        written = slice(node.start_mark.index, node.end_mark.index)
-        if node.style in (None, "") and "\n" in self._text[written] and _SWALLOWED_ITEM.search(self._text[written]):
+        source = slice(node.start_mark.index, node.end_mark.index)
+        if node.style in (None, "") and "\n" in self._text[source] and _SWALLOWED_ITEM.search(self._text[source]):
             hint = "Align the '-' with the other items of its list; for text of several lines use '|' or quotes."
             self._add("this unquoted text continues over the '- ' on a line below", node, hint, _excerpt(text))
         if kind in ("str", "merge"):
@@ -247,11 +247,11 @@ class _Reader:
             self._add(f"this number is too {size}", node, f"{quote}; {hint}.", _excerpt(text))
         return value
 
-    def _refuse_tag(self, node: Any, what: str) -> None:
+    def _refuse_tag(self, node: Any, node_kind: str) -> None:
         kind = node.tag.removeprefix(TAG)
         shown = _excerpt(node.tag if kind == node.tag else f"!!{kind}")
         if kind in {*PATTERNS, "str", "seq", "map"}:
-            self._add(f"tag '{shown}' does not fit {what}", node, "Remove the tag.")
+            self._add(f"tag '{shown}' does not fit {node_kind}", node, "Remove the tag.")
             return
         hint = "Remove the tag and write plain values; put text that begins with '!' in quotes."
         self._add(f"tag '{shown}' is not supported: YAML here is data and builds no objects", node, hint)

@@ -137,8 +137,8 @@ class Deployments:
         """The deployment with this id, or the live deployment of this name."""
         deployment = next((entry for entry in self.all if entry.id == reference), None) or self.live_under(reference)
         if deployment is None:
-            known = [*self.live, *(entry.id for entry in self.all)]
-            hint = suggest(reference, known) or "List them with: evsys deployments list"
+            names = [*self.live, *(entry.id for entry in self.all)]
+            hint = suggest(reference, names) or "List them with: evsys deployments list"
             raise DataError(f"there is no deployment {show(reference)}. {hint}")
         return deployment
 

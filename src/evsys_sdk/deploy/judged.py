@@ -132,10 +132,10 @@ def measure_gap(candidate: ScoredMetric, current: ScoredMetric, *, error: float,
     return Gap(difference.value, max(difference.value - half, -most), min(difference.value + half, most), len(tasks))
 
 
-def _find_difference(one: Question, other: Question) -> str:
+def _find_difference(first: Question, second: Question) -> str:
     """The first difference that makes two scores incomparable; empty if there is none."""
     for name in ("metric", "split", "tasks", "model", "backend"):
-        mine, theirs = getattr(one, name), getattr(other, name)
+        mine, theirs = getattr(first, name), getattr(second, name)
         if mine != theirs:
             shown = f"sha256 {mine[:12]} and {theirs[:12]}" if name == "tasks" else f"{mine or '?'} and {theirs or '?'}"
             return f"the {name if name.endswith('s') else f'{name}s'} differ ({shown})"

@@ -53,22 +53,22 @@ class ProjectLoops:
         """The campaigns as in `evsys campaign show --json`; an unreadable one has its problem."""
         return [_describe_or_explain(name) for name in list_campaigns()]
 
-    def carry_out(self, what: str, name: str, request: NewProjectRequest) -> str:
+    def carry_out(self, project_kind: str, name: str, request: NewProjectRequest) -> str:
         """Approve, reject, extend or stop; returns the outcome as text."""
         if request.kind == "extend":
-            if what != "campaign":
+            if project_kind != "campaign":
                 raise WorkspaceError("a loop has no deadline. Only a campaign can be extended.")
             until = extend_campaign(name, request.hours, by=request.author, reason=request.reason)
             return f"it ends at {time.strftime('%Y-%m-%d %H:%M', time.localtime(until))}"
         if request.kind != "stop":
-            yes, folder = request.kind == "approve", approval_folder(f"{what}:{name}")
+            yes, folder = request.kind == "approve", approval_folder(f"{project_kind}:{name}")
             assert folder is not None
             decide_approval(
                 folder, approve=yes, subject=request.subject or None, reason=request.reason, author=request.author
             )
             return "approved" if yes else "rejected"
         reason = request.reason or "stopped on the dashboard"
-        if what == "campaign":
+        if project_kind == "campaign":
             return f"closed: {close_campaign(name, reason).closed}"
         folder = approval_folder(f"loop:{name}")
         assert folder is not None
@@ -79,13 +79,13 @@ class ProjectLoops:
 def act_on_request(name: str, request: Mapping[str, Any]) -> tuple[str, str]:
     """Carry out a dashboard's request to `campaign:NAME` or `loop:NAME`; returns its state and an answer."""
     kind, subject, reason, author = (str(request.get(key) or "") for key in ("kind", "subject", "reason", "author"))
-    what, _, name = name.partition(":")
+    project_kind, _, name = name.partition(":")
     try:
         hours = float(subject) if kind == "extend" else 0.0
         action = NewProjectRequest.model_validate(
             {"kind": kind, "subject": subject, "reason": reason, "author": author, "hours": hours}
         )
-        return "done", ProjectLoops().carry_out(what, name, action)
+        return "done", ProjectLoops().carry_out(project_kind, name, action)
     except (EvsysError, ValueError) as error:
         return "refused", str(error)
 

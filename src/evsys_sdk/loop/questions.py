@@ -84,10 +84,10 @@ def sort_by_kind(*groups: Sequence[Trace]) -> list[list[AskedQuestion]]:
     ]
 
 
-def find_settled_answers(known: Iterable[AskedQuestion], least_reward: float) -> dict[str, str]:
+def find_settled_answers(questions: Iterable[AskedQuestion], least_reward: float) -> dict[str, str]:
     """Kind of question -> its settled answer, for kinds with one."""
     answers: dict[str, Counter[str]] = {}
-    for question in known:
+    for question in questions:
         if question.reward is not None and question.reward >= least_reward:
             answers.setdefault(question.kind, Counter())[question.answer] += 1
     settled: dict[str, str] = {}

@@ -203,12 +203,12 @@ def _run(command: str, item: AttentionItem, text: str, details: dict[str, Any]) 
     variables = {"EVSYS_ALERT": text, "EVSYS_ALERT_ID": item.id, "EVSYS_ALERT_KIND": item.kind}
     stdin = json.dumps(details, ensure_ascii=False).encode()
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, shell=True, input=stdin, env={**os.environ, **variables}, capture_output=True, timeout=_COMMAND_S
         )
     except subprocess.TimeoutExpired:
         return f"the command took longer than {_COMMAND_S:g} s"
-    return f"the command ended with {done.returncode}" if done.returncode else ""
+    return f"the command ended with {process.returncode}" if process.returncode else ""
 
 
 def _post(target: AlertTarget, item: AttentionItem, text: str, details: dict[str, Any]) -> str:

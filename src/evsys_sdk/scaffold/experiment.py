@@ -120,12 +120,12 @@ def _choose_dataset(root: Path, name: str) -> LocalFile:
         raise WorkspaceError(
             f"this project has no dataset. Put rows into {place}, or start --from an earlier experiment."
         )
-    wanted = [file for file in datasets if not name or file.name == name]
-    if not wanted:
+    matches = [file for file in datasets if not name or file.name == name]
+    if not matches:
         names = ", ".join(sorted({file.name for file in datasets}))
         raise WorkspaceError(f"there is no dataset {show(name)} with a train.jsonl. Choose one of: {names}.")
-    first = wanted[0].name
-    return max((file for file in wanted if file.name == first), key=lambda file: file.version)
+    first = matches[0].name
+    return max((file for file in matches if file.name == first), key=lambda file: file.version)
 
 
 def _first_rows(rows: LocalFile) -> list[dict[str, Any]]:
@@ -135,15 +135,19 @@ def _first_rows(rows: LocalFile) -> list[dict[str, Any]]:
 def _benchmark_lines(root: Path, dataset: str) -> list[str]:
     """The lines of `metadata.benchmark`: the sets whose names begin with the dataset's name, else all."""
     files: Sequence[LocalFile] = LocalFolder(root).list("benchmark")
-    own = [file for file in files if file.name.startswith(dataset)] or files
-    if not own:
+    sets = [file for file in files if file.name.startswith(dataset)] or files
+    if not sets:
         place = root / "data" / "validation" / f"{dataset}_val" / "tasks.jsonl"
         raise WorkspaceError(f"this project has no evaluation tasks. Put some into {place}.")
     lines: list[str] = []
-    for file in sorted(own, key=lambda file: (file.split != "val", file.name)):
+    for file in sorted(sets, key=lambda file: (file.split != "val", file.name)):
         metadata = read_metadata(file.metadata_path)
-        why = "to choose by, during training" if file.split == "val" else "to report on, once after training"
-        lines += [f"    - name: {file.name}              # {why}", f"      split: {file.split}", "      max_tokens: 24"]
+        purpose = "to choose by, during training" if file.split == "val" else "to report on, once after training"
+        lines += [
+            f"    - name: {file.name}              # {purpose}",
+            f"      split: {file.split}",
+            "      max_tokens: 24",
+        ]
         lines.append(f"      run_every: {_RUN_EVERY}" if file.split == "val" else "      models: [base]")
         for key in ("metrics", "breakdown_keys"):
             if isinstance(metadata.get(key), list):
@@ -189,8 +193,8 @@ def derive_experiment(
 
 def _tags(metadata: Mapping[str, Any], campaign: str) -> list[str]:
     """The parent's tags, with the tag of `campaign` instead of the parent's campaign."""
-    kept = [tag for tag in items(metadata.get("tags")) if isinstance(tag, str) and not tag.startswith(TAG)]
-    return [*kept, load_campaign(campaign).tag] if campaign else kept
+    tags = [tag for tag in items(metadata.get("tags")) if isinstance(tag, str) and not tag.startswith(TAG)]
+    return [*tags, load_campaign(campaign).tag] if campaign else tags
 
 
 def _derive_config(detail: Detail, changes: Mapping[str, Any], claim: str) -> dict[str, Any]:

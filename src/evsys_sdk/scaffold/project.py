@@ -37,12 +37,12 @@ def init_project(name: str, *, into: Path | None = None) -> NewProject:
     root = _find_place(name, into or Path(name))
     files = write_templates("project_template", root, {"name": root.name if name == "." else Path(name).name})
     for script in _SCRIPTS:
-        done = subprocess.run([sys.executable, script], cwd=root, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = done.stderr.strip().rpartition("\n")[2]
+        process = subprocess.run([sys.executable, script], cwd=root, capture_output=True, text=True, check=False)
+        if process.returncode:
+            last = process.stderr.strip().rpartition("\n")[2]
             raise WorkspaceError(f"{root / script}: {last or 'it failed'}. Run it in {root} to see why.")
-    made = [path for path in sorted((root / "data").rglob("*.jsonl")) if path not in files]
-    return NewProject(root, (*files, *made))
+    data_files = [path for path in sorted((root / "data").rglob("*.jsonl")) if path not in files]
+    return NewProject(root, (*files, *data_files))
 
 
 def find_project(start: Path | None = None) -> Path:
@@ -86,15 +86,15 @@ _SUFFIX = ".tmpl"
 def write_templates(folder: str, target: Path, values: Mapping[str, str]) -> list[Path]:
     """Write the templates of a folder below `target`; returns the written files in order."""
     source = _HERE / folder
-    written: list[Path] = []
+    paths: list[Path] = []
     for path in sorted(source.rglob(f"*{_SUFFIX}")):
         # Not `.gitignore` in the sources, where git and the build would obey it.
         names = path.relative_to(source).with_suffix("").parts
         parts = [part.replace("dot-", ".", 1) if part.startswith("dot-") else part for part in names]
         file = target.joinpath(*parts)
         write_text(file, _fill(path, values), verbatim=True)
-        written.append(file)
-    return written
+        paths.append(file)
+    return paths
 
 
 def fill_template(name: str, values: Mapping[str, str]) -> str:

@@ -69,15 +69,15 @@ class SpendLedger:
         """Time to keep for the end of a run: the longest so far or the forecast, at least `timed_s`."""
         with self._lock:
             tally = self._count()
-        known = max(tally.tail_s or tally.forecast_s, timed_s)
-        return known * _RESERVE_FACTOR + _RESERVE_S if known else 0.0
+        tail_s = max(tally.tail_s or tally.forecast_s, timed_s)
+        return tail_s * _RESERVE_FACTOR + _RESERVE_S if tail_s else 0.0
 
     def seconds_left(self, wall_s: float, unwritten_s: float = 0.0) -> float:
         """Time until a limit or the deadline, which covers uncounted time such as the start of processes."""
         with self._lock:
             tally = self._count()
-        left = wall_s - tally.total().wall_s - unwritten_s
-        return left if tally.deadline is None else min(left, tally.deadline - time.time())
+        left_s = wall_s - tally.total().wall_s - unwritten_s
+        return left_s if tally.deadline is None else min(left_s, tally.deadline - time.time())
 
     @contextmanager
     def running(self, deadline: float | None = None) -> Generator[None]:
@@ -204,13 +204,13 @@ def find_deadline(limits: Limits | None, ledger: SpendLedger) -> str | None:
     """Why no further arm starts: the remaining time is needed for scoring, or is over."""
     if limits is None or limits.wall_s is None:
         return None
-    left = ledger.seconds_left(limits.wall_s)
-    return describe_deadline(limits.wall_s, left) if left <= ledger.reserve_s() else None
+    left_s = ledger.seconds_left(limits.wall_s)
+    return describe_deadline(limits.wall_s, left_s) if left_s <= ledger.reserve_s() else None
 
 
-def describe_deadline(limit: float, left: float) -> str:
+def describe_deadline(limit_s: float, left_s: float) -> str:
     """The reason of a stop by a time limit."""
-    return f"{DEADLINE}, {amount('wall_s', max(left, 0.0))} s of wall_s {amount('wall_s', limit)} left to score"
+    return f"{DEADLINE}, {amount('wall_s', max(left_s, 0.0))} s of wall_s {amount('wall_s', limit_s)} left to score"
 
 
 def limits_anything(limits: Limits | None) -> bool:

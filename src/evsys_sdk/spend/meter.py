@@ -127,10 +127,10 @@ class BudgetMeter(Callback):
         began, self._scored = max(self._scored, self._stepped), time.perf_counter()
         kind = (record.split == "baseline", f"{record.split}/{record.name}")
         self._scoring_s[kind] = max(self._scoring_s.get(kind, 0.0), self._scored - began)
-        # A verifier that asks no client of ours says itself what it cost; the same scoring counts once.
+        # A verifier without one of our clients reports its own cost; the same scoring counts once.
         costs = list(_iter_reported_costs(record.predictions))
-        known = sum(cost for cost in costs if cost is not None)
-        if spend := Spend(usd=known, unpriced=None in costs):
+        usd = sum(cost for cost in costs if cost is not None)
+        if spend := Spend(usd=usd, unpriced=None in costs):
             owner = "" if record.split == "baseline" else self.arm  # a baseline is evaluated once for all arms
             self.ledger.add(self.arm, spend, key=f"{owner}/{record.split}/{record.name}/{record.step}", what="scoring")
         self.flush("eval")
@@ -174,14 +174,16 @@ class BudgetMeter(Callback):
 
     def _find_deadline(self) -> str | None:
         """Why this step is the last one: another would use time reserved for scoring."""
-        left = self.seconds_left()
-        if left is None or (self._total_steps is not None and self._steps >= self._total_steps):
+        left_s = self.seconds_left()
+        if left_s is None or (self._total_steps is not None and self._steps >= self._total_steps):
             return None
-        limits = [one.wall_s for one in self._limits.values() if one.wall_s is not None]
-        timed = max(sum(took for (base, _), took in self._scoring_s.items() if base is of) for of in (False, True))
-        reserve = self.ledger.reserve_s(timed) or _UNKNOWN_RESERVE * min(limits)
+        limits = [limit.wall_s for limit in self._limits.values() if limit.wall_s is not None]
+        scoring_s = {False: 0.0, True: 0.0}
+        for (is_baseline, _), seconds in self._scoring_s.items():
+            scoring_s[is_baseline] += seconds
+        reserve = self.ledger.reserve_s(max(scoring_s.values())) or _UNKNOWN_RESERVE * min(limits)
         reserve += 2 * self._step_s  # a step may be in flight
-        return describe_deadline(min(limits), left) if left <= reserve else None
+        return describe_deadline(min(limits), left_s) if left_s <= reserve else None
 
     def _find_limit(self) -> str | None:
         with self._lock:
@@ -223,8 +225,8 @@ def gpus_held(run: RunConfig, price: Tariff | None) -> float:
     if backend == "local":
         torch: Any = sys.modules.get("torch")  # do not import torch only for this
         uses_gpu = run.backend.params.get("device") != "cpu"
-        held = uses_gpu and torch is not None and torch.cuda.is_available()
-        return float(run.backend.params.get("devices", 1)) if held else 0.0
+        on_gpu = uses_gpu and torch is not None and torch.cuda.is_available()
+        return float(run.backend.params.get("devices", 1)) if on_gpu else 0.0
     return 1.0 if price is not None and price.gpu_hour else 0.0
 
 

@@ -290,13 +290,13 @@ class SamplingConformance(ClientProbes):
     def test_seeds_decide_samples(self, sampler: SamplingClient, client: TrainingClient) -> None:
         if not client.capabilities.seeds:
             pytest.skip("this backend declares no sampling seeds")
-        one, again, other = (
+        first, again, other = (
             [s.tokens for s in sampler.sample(self.prompt(sampler), 4, SamplingParams(16, seed=seed)).result()]
             for seed in (7, 7, 8)
         )
-        assert one == again
-        assert one != other
-        assert len({tuple(tokens) for tokens in one}) > 1, "the samples of one request must differ from each other"
+        assert first == again
+        assert first != other
+        assert len({tuple(tokens) for tokens in first}) > 1, "the samples of one request must differ from each other"
 
     def test_the_best_tokens_are_reported_in_order(self, sampler: SamplingClient, client: TrainingClient) -> None:
         k = min(4, client.capabilities.top_k_logprobs)

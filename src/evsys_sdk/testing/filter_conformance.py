@@ -28,11 +28,11 @@ class FilterConformance(ClientProbes):
         if not client.capabilities.filters:
             pytest.skip("this backend does not limit tokens")
         prompt = list(sampler.tokenizer.encode("Once upon a time"))
-        wanted = [prompt[0], prompt[-1], prompt[0]]
+        allowed = [prompt[0], prompt[-1], prompt[0]]
         for temperature in (0.0, 1.0):
-            params = SamplingParams(9, temperature, seed=2, stop=[], make_filter=lambda: _Only(list(wanted)))
+            params = SamplingParams(9, temperature, seed=2, stop=[], make_filter=lambda: _Only(list(allowed)))
             for sample in sampler.sample(prompt, 2, params).result():
-                assert (sample.tokens, sample.stop_reason) == (wanted, "stop")
+                assert (sample.tokens, sample.stop_reason) == (allowed, "stop")
 
     def test_tokens_are_reported_as_they_are_sampled(self, sampler: SamplingClient, client: TrainingClient) -> None:
         if not client.capabilities.filters:

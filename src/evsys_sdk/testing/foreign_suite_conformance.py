@@ -59,9 +59,9 @@ class ForeignSuiteConformance:
 
     def test_every_sample_of_every_task_is_scored_and_right_answers_earn_more(self, benchmark: Benchmark) -> None:
         right, wrong = (_score(benchmark, model, self.samples) for model in (self.right_model(), self.wrong_model()))
-        wanted = {(task.task_id, sample) for task in benchmark.tasks for sample in range(self.samples)}
+        expected = {(task.task_id, sample) for task in benchmark.tasks for sample in range(self.samples)}
         for result in (right, wrong):
-            assert {(sample.task_id, sample.sample) for sample in result.predictions} == wanted
+            assert {(sample.task_id, sample.sample) for sample in result.predictions} == expected
             assert result.problem is None
         assert right.metrics["mean_reward"].value > wrong.metrics["mean_reward"].value
         pair = compare_foreign_runs(_as_run(wrong), _as_run(right))

@@ -70,8 +70,8 @@ def numerical_gradients(
 ) -> list[NDArray[np.float32]]:
     """The gradient of a named loss with respect to every log-probability, by central differences."""
     gradients: list[NDArray[np.float32]] = []
-    for datum, given in zip(data, logprobs, strict=True):
-        frozen = np.asarray(given, np.float64)
+    for datum, values in zip(data, logprobs, strict=True):
+        frozen = np.asarray(values, np.float64)
         gradient = np.zeros_like(frozen)
         for index in np.ndindex(frozen.shape):
             up, down = frozen.copy(), frozen.copy()

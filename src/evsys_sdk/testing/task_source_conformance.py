@@ -37,18 +37,18 @@ class TaskSourceConformance:
         assert {split: _read_tasks(path) for split, path in self.splits.items()} == tasks
 
     def test_every_task_has_its_own_id(self, tasks: dict[str, list[HarborTask]]) -> None:
-        ids = [task.task_id for found in tasks.values() for task in found]
+        ids = [task.task_id for split_tasks in tasks.values() for task in split_tasks]
         assert ids
         assert len(set(ids)) == len(ids)
 
     def test_no_question_is_in_two_splits(self, tasks: dict[str, list[HarborTask]]) -> None:
-        questions = [str(task.instruction) for found in tasks.values() for task in found]
+        questions = [str(task.instruction) for split_tasks in tasks.values() for task in split_tasks]
         assert len(set(questions)) == len(questions)
 
     def test_an_expected_answer_earns_the_full_reward_and_an_empty_one_does_not(
         self, tasks: dict[str, list[HarborTask]]
     ) -> None:
-        for task in (task for found in tasks.values() for task in found):
+        for task in (task for split_tasks in tasks.values() for task in split_tasks):
             assert isinstance(task.verifier, InProcessVerifier)
             if task.verifier.expected is not None:
                 assert _score(task, str(task.verifier.expected)) == pytest.approx(1.0)
@@ -63,9 +63,9 @@ def _read_tasks(path: str) -> list[HarborTask]:
 
 def _score(task: HarborTask, completion: str) -> float:
     verifier = build_verifier(task.verifier)
-    given = VerifierInput(str(task.instruction), completion, task=task)
-    return asyncio.run(_reward(verifier, given))
+    sample = VerifierInput(str(task.instruction), completion, task=task)
+    return asyncio.run(_reward(verifier, sample))
 
 
-async def _reward(verifier: Any, given: VerifierInput) -> float:
-    return (await verifier(given)).reward
+async def _reward(verifier: Any, sample: VerifierInput) -> float:
+    return (await verifier(sample)).reward

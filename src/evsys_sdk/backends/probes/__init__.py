@@ -1,6 +1,6 @@
-"""What a server really does, found out by asking it: one function per fact, over the training client's protocol.
+"""Measure the actual behaviour of a server: one function per fact, over the training client's protocol.
 
-facts      what is known about a server, what may be relied on, and where it is kept, so that a server is asked once
-training   asks about gradients and losses
-probe      asks about sampling, asks everything, and collects the facts
+facts      the known facts of a server, the assumptions about others, and their file, so that a server is probed once
+training   probes of gradients and losses
+probe      probes of sampling, and the run of all probes
 """

@@ -56,13 +56,13 @@ class Facts:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Facts:
+    def from_dict(cls, stored: Mapping[str, Any]) -> Facts:
         """The inverse of `to_dict`; unknown keys are ignored."""
-        known = {name.name for name in fields(cls)}
-        given = {key: value for key, value in found.items() if key in known}
-        if isinstance(losses := given.get("losses"), list):
-            given["losses"] = tuple(losses)  # pyright: ignore[reportUnknownArgumentType]
-        return cls(**given)
+        names = {fact.name for fact in fields(cls)}
+        values = {key: value for key, value in stored.items() if key in names}
+        if isinstance(losses := values.get("losses"), list):
+            values["losses"] = tuple(losses)  # pyright: ignore[reportUnknownArgumentType]
+        return cls(**values)
 
     def over(self, assumed: Facts) -> Facts:
         """These facts, with unknown ones taken from `assumed`."""
@@ -114,10 +114,11 @@ def list_operations(facts: Facts, problems: Mapping[str, str]) -> list[dict[str,
     `as_documented` is None if unknown.
     """
     checks = facts.loss_checks or {}
-    found = [
-        (f"loss {name}", said == AS_DOCUMENTED, "" if said == AS_DOCUMENTED else said) for name, said in checks.items()
+    losses = [
+        (f"loss {name}", finding == AS_DOCUMENTED, "" if finding == AS_DOCUMENTED else finding)
+        for name, finding in checks.items()
     ]
-    rows: list[tuple[str, bool | None, str]] = [*found]
+    rows: list[tuple[str, bool | None, str]] = [*losses]
     for operation, name in _OPERATIONS.items():
         value: Any = getattr(facts, name)
         if name == "loss_reduction":
@@ -125,33 +126,33 @@ def list_operations(facts: Facts, problems: Mapping[str, str]) -> list[dict[str,
         else:
             shown = str(value) if name == "top_k_logprobs" and value else ""
             rows.append((operation, None if value is None else bool(value), problems.get(name, shown)))
-    return [{"operation": what, "as_documented": holds, "found": said} for what, holds, said in rows]
+    return [{"operation": label, "as_documented": holds, "found": finding} for label, holds, finding in rows]
 
 
 def consequences(facts: Facts) -> list[str]:
     """What is refused, corrected or limited on a server with these facts."""
-    found: list[str] = []
+    lines: list[str] = []
     if facts.loss_reduction == "normalised":
-        found.append("Refused: dpo, rl, losses of your own and negative weights, because losses are averaged.")
-        found.append("Changed: sft and sdft weigh tokens by sequence, not evenly.")
+        lines.append("Refused: dpo, rl, losses of your own and negative weights, because losses are averaged.")
+        lines.append("Changed: sft and sdft weigh tokens by sequence, not evenly.")
     elif facts.loss_reduction in ("mean_data", "mean_tokens"):
-        found.append("Corrected: losses are averaged by a known number, which is multiplied back.")
+        lines.append("Corrected: losses are averaged by a known number, which is multiplied back.")
     if facts.snapshot_samplers is False:
-        found.append("Refused: sdft, opd, rl with kl_coefficient or max_staleness, because samplers follow training.")
-        found.append("Refused: scoring a snapshot while training continues (benchmarks with run_every).")
+        lines.append("Refused: sdft, opd, rl with kl_coefficient or max_staleness, because samplers follow training.")
+        lines.append("Refused: scoring a snapshot while training continues (benchmarks with run_every).")
     if facts.soft_targets is False:
-        found.append("Corrected: soft targets are sent as one datum for each alternative.")
+        lines.append("Corrected: soft targets are sent as one datum for each alternative.")
     if facts.aligned_logprobs is False:
-        found.append("Beware: log-probabilities of samples do not match those of training; rl and opd will be off.")
+        lines.append("Beware: log-probabilities of samples do not match those of training; rl and opd will be off.")
     if facts.clips_gradients is False:
-        found.append("Beware: grad_clip_norm is ignored; lower the learning rate where gradients are large.")
+        lines.append("Beware: grad_clip_norm is ignored; lower the learning rate where gradients are large.")
     if facts.exact_resume is False:
-        found.append("Beware: a resumed run is not exactly the run it would have been.")
+        lines.append("Beware: a resumed run is not exactly the run it would have been.")
     if facts.seeds is False:
-        found.append("Beware: a run cannot be repeated sample by sample.")
+        lines.append("Beware: a run cannot be repeated sample by sample.")
     if facts.rejects_unknown_model is False:
-        found.append("Beware: the server takes any model name; check that it serves the one you mean.")
-    return found
+        lines.append("Beware: the server takes any model name; check that it serves the one you mean.")
+    return lines
 
 
 # Storage of `evsys doctor`'s results: `.evsys/doctor/<hash>.json`, one file per server and model.
@@ -179,14 +180,14 @@ class ProbedServer:
 
     def versions(self) -> dict[str, str]:
         """The versions that the result may depend on."""
-        found = {"evsys_sdk": __version__}
+        by_package = {"evsys_sdk": __version__}
         package = _PACKAGES.get(self.backend)
         if package is not None:
             try:
-                found[package] = version(package)
+                by_package[package] = version(package)
             except PackageNotFoundError:
-                found[package] = "not installed"
-        return found
+                by_package[package] = "not installed"
+        return by_package
 
 
 def read_facts(server: ProbedServer, workspace: Path | None = None) -> Facts | None:

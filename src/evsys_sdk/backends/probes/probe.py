@@ -61,8 +61,8 @@ def seeds(client: TrainingClient) -> bool:
     """Whether equal seeds give equal samples, and other seeds give others."""
     sampler = client.sampler().result()
     prompt = client.tokenizer.encode("Once upon a time there was a")
-    one, again, other = (_draw(sampler, prompt, seed) for seed in (7, 7, 8))
-    return one == again and one != other
+    first, again, other = (_draw(sampler, prompt, seed) for seed in (7, 7, 8))
+    return first == again and first != other
 
 
 def _draw(sampler: SamplingClient, prompt: list[int], seed: int) -> list[list[int]]:
@@ -103,7 +103,7 @@ PROBES: dict[str, Callable[[TrainingClient], Any]] = {
     "exact_resume": training.exact_resume,
     "snapshot_samplers": snapshot_samplers,
 }
-"""Fact -> how it is found out; in an order in which none disturbs the next."""
+"""Fact -> its measurement; in an order in which none disturbs the next."""
 
 
 def probe(
@@ -113,15 +113,15 @@ def probe(
     progress: Callable[[str], None] = lambda name: None,
 ) -> tuple[Facts, dict[str, str]]:
     """The facts, and why the others are unknown. Raises only if the model cannot be prepared."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     problems: dict[str, str] = {}
     handles: dict[str, Any] | None = prepare(model)
     try:
-        for name, ask in PROBES.items():
+        for name, measure in PROBES.items():
             progress(name)
             try:
                 handles = handles or prepare(model)
-                found[name] = ask(handles["training_client"])
+                values[name] = measure(handles["training_client"])
             except EvsysError as error:
                 problems[name] = str(error)
                 if handles is not None:  # its state is unknown
@@ -130,11 +130,11 @@ def probe(
     finally:
         if handles is not None:
             teardown(handles)
-    if checks := found.get("loss_checks"):
-        found["losses"] = tuple(name for name, said in checks.items() if not said.startswith(REFUSED))
+    if checks := values.get("loss_checks"):
+        values["losses"] = tuple(name for name, finding in checks.items() if not finding.startswith(REFUSED))
     progress("rejects_unknown_model")
-    found["rejects_unknown_model"] = _rejects(prepare, teardown)
-    return Facts(**found), problems
+    values["rejects_unknown_model"] = _rejects(prepare, teardown)
+    return Facts(**values), problems
 
 
 def _rejects(prepare: Callable[[str], dict[str, Any]], teardown: Callable[[dict[str, Any]], None]) -> bool:

@@ -121,28 +121,28 @@ def _check_loss(client: TrainingClient, name: str, size: GradientScale) -> str:
         client.optim_step(AdamParams(0.0)).result()
         value, _, gradients = find_loss(name)(data, output.logprobs)
         pairs = zip(data, gradients, strict=True)
-        plain = [dataclasses.replace(one, weights=-found, advantages=None, logprobs=None) for one, found in pairs]
+        plain = [dataclasses.replace(datum, weights=-g, advantages=None, logprobs=None) for datum, g in pairs]
         documented = size(lambda c: c.forward_backward(plain, "cross_entropy"))
-        found = size(lambda c: c.forward_backward(data, name))
+        measured = size(lambda c: c.forward_backward(data, name))
     except EvsysError as error:
         return f"{REFUSED}: {str(error).partition('. ')[0]}"
     if np.isfinite(output.loss) and not np.isclose(output.loss, value, rtol=_CLOSE, atol=1e-3):
         return f"value {output.loss:.4g}, documented {value:.4g}"
-    if not _same(found, documented):
-        return f"gradient {found / max(documented, 1e-12):.3g} times the documented one"
+    if not _same(measured, documented):
+        return f"gradient {measured / max(documented, 1e-12):.3g} times the documented one"
     return AS_DOCUMENTED
 
 
 def policy_data(client: TrainingClient) -> list[Datum]:
     """Data for policy losses, sampled from a slightly different policy."""
     data = probe_data(client)
-    moved: list[Datum] = []
+    shifted: list[Datum] = []
     for datum, lp in zip(data, client.forward(data).result().logprobs, strict=True):
         sampled = datum.weights != 0
         logprobs = np.where(sampled, lp - np.float32(0.1), 0).astype(np.float32)
         advantages = np.where(sampled, 0.5, 0).astype(np.float32)
-        moved.append(dataclasses.replace(datum, logprobs=logprobs, advantages=advantages))
-    return moved
+        shifted.append(dataclasses.replace(datum, logprobs=logprobs, advantages=advantages))
+    return shifted
 
 
 def custom_loss(client: TrainingClient) -> bool:
@@ -187,15 +187,15 @@ def clips_gradients(client: TrainingClient) -> bool | None:
     """Whether gradient clipping makes a step smaller; None if steps are too small to decide."""
     data = probe_data(client)
 
-    def moved(bound: float) -> float:
+    def change_with(bound: float) -> float:
         before = logprobs_of(client, data)
         client.forward_backward(data, "cross_entropy")
         # Adam normalises gradients; with a huge eps it is plain gradient descent, at a rate of 0.001
         client.optim_step(AdamParams(1e3, beta1=0.0, beta2=0.0, eps=1e6, grad_clip_norm=bound)).result()
         return float(np.abs(logprobs_of(client, data) - before).max())
 
-    free = moved(0.0)
-    return None if free < _SEEN else moved(1e-6) < free / 10
+    free = change_with(0.0)
+    return None if free < _SEEN else change_with(1e-6) < free / 10
 
 
 def exact_resume(client: TrainingClient) -> bool:
@@ -211,14 +211,14 @@ def exact_resume(client: TrainingClient) -> bool:
 
 
 def step_latency(client: TrainingClient) -> float:
-    """Seconds of an optimiser step without a gradient, the best of three."""
-    found: list[float] = []
+    """Seconds of an optimiser step without a gradient, the fastest of three."""
+    seconds: list[float] = []
     for _ in range(3):
         began = time.perf_counter()
         client.optim_step(AdamParams(0.0)).result()
-        found.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - began)
     # Other load can only make a step slower.
-    return min(found)
+    return min(seconds)
 
 
 def _learn(client: TrainingClient, data: Sequence[Datum], steps: int) -> None:
@@ -227,5 +227,5 @@ def _learn(client: TrainingClient, data: Sequence[Datum], steps: int) -> None:
         client.optim_step(AdamParams(_LEARNING_RATE)).result()
 
 
-def _same(found: float, expected: float) -> bool:
-    return abs(found - expected) <= _CLOSE * expected
+def _same(measured: float, expected: float) -> bool:
+    return abs(measured - expected) <= _CLOSE * expected

@@ -231,6 +231,6 @@ def _iter_hosted_models(config: ExperimentConfig) -> Iterator[tuple[str, str, st
             yield f"{place}.eval.inference", inference.kind, str(params["model"]), not params.get("base_url")
 
 
-def _no_price(path: str, what: str, model: str, prices: str) -> Problem:
+def _no_price(path: str, subject: str, model: str, prices: str) -> Problem:
     hint = f"Add budget.prices: {{ {model}: {prices} }} with your prices, or set a limit in tokens instead."
-    return Problem(f"no price is known for {what}", path, hint=hint)
+    return Problem(f"no price is known for {subject}", path, hint=hint)

@@ -147,8 +147,8 @@ class Driver:
 
     def steps(self, most: int | None = None) -> Generator[CampaignStep]:
         """Make steps until the campaign is closed, at most `most` of them."""
-        what = f"the campaign '{self.name}'"
-        with folder_lock(campaign_dir(self.name), what=what, remedy="Wait for it, or stop it first."):
+        subject = f"the campaign '{self.name}'"
+        with folder_lock(campaign_dir(self.name), what=subject, remedy="Wait for it, or stop it first."):
             self._start()
             count = 0
             while not self.campaign.closed and (most is None or count < most):
@@ -283,7 +283,7 @@ class Driver:
         if campaign.terms.approve_tokens is not None:
             require_approval(campaign, plan_experiment(config), hash_plan(config), config.name)
 
-    def _finish(self, why: str, *, over: bool = False) -> CampaignStep:
+    def _finish(self, cause: str, *, over: bool = False) -> CampaignStep:
         """Export the best available weights, and close the campaign with its result as reason."""
         confirmation = self._find_confirmation()
         inputs = self.read_inputs()
@@ -297,7 +297,7 @@ class Driver:
             stated = f"{_family_of(shown)}: {shown.verdict or 'no verdict'}. {shown.sentence}".strip()
             over = over or shown.status == "budget"
         best = f"best family without a confirmation: {ranked[0].name}, {_score(ranked[0]):.3g}" if ranked else ""
-        reason = ". ".join(part.rstrip(".") for part in (stated, why, "" if stated else best, exported) if part)
+        reason = ". ".join(part.rstrip(".") for part in (stated, cause, "" if stated else best, exported) if part)
         close_campaign(self.name, reason)
         return CampaignStep(EXPORT if exported else STOP, "", reason, over=over)
 

@@ -250,9 +250,11 @@ def _draw(
     return chosen, gains[chosen.name]
 
 
-def _confirm(inputs: DecisionInputs, chosen: FamilyState, why: str, forecasts: dict[str, Forecast]) -> CampaignDecision:
+def _confirm(
+    inputs: DecisionInputs, chosen: FamilyState, cause: str, forecasts: dict[str, Forecast]
+) -> CampaignDecision:
     best = forecasts[chosen.name]
-    reason = f"{why}; {chosen.name} has the best forecast, {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})"
+    reason = f"{cause}; {chosen.name} has the best forecast, {best.mean:.3g} ({best.low:.3g} to {best.high:.3g})"
     return CampaignDecision(CONFIRM, chosen.name, max(inputs.left, 0.0), reason, forecasts)
 
 

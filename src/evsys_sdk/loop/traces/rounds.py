@@ -156,11 +156,11 @@ def _separate(
     """The older traces without held-out conversations and questions, and the number of removed ones by reason."""
     conversations = {trace["conversation"] for trace in held_out if trace["conversation"]}
     questions = {question for trace in held_out if (question := question_of(trace))}
-    kept = [trace for trace in older if trace["conversation"] not in conversations]
-    apart = [trace for trace in kept if question_of(trace) not in questions]
+    apart_by_conversation = [trace for trace in older if trace["conversation"] not in conversations]
+    apart = [trace for trace in apart_by_conversation if question_of(trace) not in questions]
     return apart, {
-        "its conversation continues in the hold-out": len(older) - len(kept),
-        "its question is in the hold-out": len(kept) - len(apart),
+        "its conversation continues in the hold-out": len(older) - len(apart_by_conversation),
+        "its question is in the hold-out": len(apart_by_conversation) - len(apart),
     }
 
 
@@ -208,9 +208,9 @@ def _make_tasks(
 
 
 def _add(folder: Path, name: str, rows: list[dict[str, Any]], tasks: list[dict[str, Any]]) -> tuple[str, str]:
-    for what, entries in (("row to train on", rows), ("task to be judged by", tasks)):
+    for label, entries in (("row to train on", rows), ("task to be judged by", tasks)):
         if not entries:
-            raise DataError(f"this round would have no {what}. Import more traces, or lower --min-reward.")
+            raise DataError(f"this round would have no {label}. Import more traces, or lower --min-reward.")
     write_jsonl(folder / "train.jsonl", rows)
     write_jsonl(folder / "tasks.jsonl", tasks)
     workspace = Workspace()

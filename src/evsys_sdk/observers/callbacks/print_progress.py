@@ -112,10 +112,12 @@ class PrintProgress(Callback):
 
     def _follow_measure(self, metrics: Mapping[str, float]) -> None:
         """Update the shown metric to the best known name so far; an absent metric keeps its last value."""
-        known = [name for name in ((self._info.measure if self._info else ""), *_MEASURES) if name]
-        candidate = next((name for name in (*known, *metrics) if name in metrics and not name.startswith(TIMING)), "")
-        rank = {name: at for at, name in enumerate(known)}
-        if not self._measure or rank.get(candidate, len(known)) < rank.get(self._measure, len(known)):
+        preferred = [name for name in ((self._info.measure if self._info else ""), *_MEASURES) if name]
+        candidate = next(
+            (name for name in (*preferred, *metrics) if name in metrics and not name.startswith(TIMING)), ""
+        )
+        rank = {name: at for at, name in enumerate(preferred)}
+        if not self._measure or rank.get(candidate, len(preferred)) < rank.get(self._measure, len(preferred)):
             self._measure, self._first = candidate, math.nan
         if self._measure in metrics:
             self._value = float(metrics[self._measure])

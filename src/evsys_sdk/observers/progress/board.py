@@ -122,13 +122,13 @@ def _outcome(arm: ArmStatus) -> str:
 @contextmanager
 def watch_plain(path: Path, look: Look | None = None) -> Generator[None]:
     """Print a line whenever an arm has ended."""
-    began, known = time.monotonic(), -1
+    began, printed = time.monotonic(), -1
 
     def show(status: LiveStatus) -> None:
-        nonlocal known
-        if status.done > max(known, 0):
+        nonlocal printed
+        if status.done > max(printed, 0):
             _write(f"[{path.name}] {headline(status, time.monotonic() - began)}\n")
-        known = status.done
+        printed = status.done
 
     with _poll(path, look or partial(StatusReader().read, to_count=True), show):
         yield
@@ -196,12 +196,12 @@ def _poll(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Generat
     over = threading.Event()
 
     def poll() -> None:
-        took = 0.0
-        while not over.wait(max(_SECONDS_BETWEEN_READS, took * _REST_AFTER_READS)):
+        read_s = 0.0
+        while not over.wait(max(_SECONDS_BETWEEN_READS, read_s * _REST_AFTER_READS)):
             began = time.monotonic()
             with suppress(Exception):  # a file may be partly written; the run must not fail
                 show(look(path))
-            took = time.monotonic() - began
+            read_s = time.monotonic() - began
 
     thread = threading.Thread(target=poll, name="evsys-board", daemon=True)
     thread.start()

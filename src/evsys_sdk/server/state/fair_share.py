@@ -29,7 +29,7 @@ class _Job:
     results: list[Any]
     """One slot per sample."""
     done: asyncio.Future[None]
-    begun: int = 0
+    started: int = 0
     """Samples passed to the backend."""
     ended: int = 0
 
@@ -94,9 +94,9 @@ class FairShare:
     def _start_piece(self, client: str, most: int) -> None:
         jobs = self._waiting.pop(client)
         job = jobs[0]
-        count = min(most, len(job.results) - job.begun)
-        first, job.begun = job.begun, job.begun + count
-        if job.begun == len(job.results):
+        count = min(most, len(job.results) - job.started)
+        first, job.started = job.started, job.started + count
+        if job.started == len(job.results):
             jobs.popleft()
         if jobs:
             self._waiting[client] = jobs  # at the end of the queue

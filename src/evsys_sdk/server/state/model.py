@@ -35,7 +35,7 @@ class OperationTurns:
     """Orders the requests of a model."""
 
     next: int = 1
-    _held: dict[int, Callable[[], None] | None] = field(default_factory=dict[int, Callable[[], None] | None])
+    _waiting: dict[int, Callable[[], None] | None] = field(default_factory=dict[int, Callable[[], None] | None])
     _refused: dict[int, Refusal] = field(default_factory=dict[int, Refusal])
     _missing_since: float | None = None
 
@@ -45,16 +45,16 @@ class OperationTurns:
             raise Refusal(400, f"seq_id is {number}, but the next request of this model is number {self.next}.")
         if number in self._refused:
             raise self._refused[number]
-        return number < self.next or number in self._held
+        return number < self.next or number in self._waiting
 
     @property
     def held(self) -> int:
         """Number of requests that wait for an earlier one."""
-        return len(self._held)
+        return len(self._waiting)
 
     def take(self, number: int, start: Callable[[], None]) -> None:
         """Call `start` at this number's turn, possibly now."""
-        self._held[number] = start
+        self._waiting[number] = start
         self._advance()
 
     def refuse(self, number: int, refusal: Refusal) -> None:
@@ -63,29 +63,29 @@ class OperationTurns:
         while len(self._refused) > _REMEMBERED:
             del self._refused[next(iter(self._refused))]  # the oldest
         if number >= self.next:
-            self._held[number] = None  # takes its turn, so that later ones do not wait
+            self._waiting[number] = None  # takes its turn, so that later ones do not wait
             self._advance()
 
     def overdue(self, after_s: float) -> list[int]:
         """Skip numbers missing for `after_s`, drop the requests that wait for them, and return the missing numbers."""
         if self._missing_since is None or time.monotonic() - self._missing_since < after_s:
             return []
-        last = max(self._held)
-        missing = [number for number in range(self.next, last + 1) if number not in self._held]
+        last = max(self._waiting)
+        missing = [number for number in range(self.next, last + 1) if number not in self._waiting]
         for number in missing:
             self._refused[number] = Refusal(410, f"request {number} came too late: later ones were given up meanwhile.")
-        self._held.clear()
+        self._waiting.clear()
         self.next, self._missing_since = last + 1, None
         return missing
 
     def _advance(self) -> None:
-        while self.next in self._held:
-            start = self._held.pop(self.next)
+        while self.next in self._waiting:
+            start = self._waiting.pop(self.next)
             self.next += 1
             self._missing_since = None
             if start is not None:
                 start()
-        if self._held and self._missing_since is None:
+        if self._waiting and self._missing_since is None:
             self._missing_since = time.monotonic()
 
 

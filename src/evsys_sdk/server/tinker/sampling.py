@@ -66,11 +66,11 @@ def sample(service: Service, request: requests.AsampleRequest) -> dict[str, Any]
 def _check_room(service: Service, of_session: str, of_all: str) -> None:
     settings, futures = service.settings, service.futures
     limits = ((of_session, settings.max_samples_of_one, "this session"), (of_all, settings.max_samples, "all clients"))
-    for queue, most, whose in limits:
+    for queue, most, owner in limits:
         if futures.count_waiting(queue) >= most:
             raise Refusal(
                 429,
-                f"{most} sampling requests of {whose} are waiting or their results were not fetched. Fetch results, or "
+                f"{most} sampling requests of {owner} are waiting or their results were not fetched. Fetch results, or "
                 "raise --max-samples.",
                 retry_after_s=1,
             )
