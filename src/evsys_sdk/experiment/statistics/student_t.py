@@ -3,7 +3,8 @@
     t_quantile(0.975, 2)    4.3027
     t_cdf(4.3027, 2)        0.975
 
-The t distribution is accurate to about twelve digits for df >= 1; df may be fractional.
+The tail beyond x = sqrt(df) / tan(u) is an integral of sin ** (df - 1) from 0 to u. The t distribution is accurate to
+about ten digits for df >= 1; df may be fractional.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-_TINY = 1e-300
-_PRECISION = 1e-15
+import numpy as np
+
+_STEP = 0.03
+_STEPS = np.arange(-3.39, 3.4, _STEP)
+_NODES = 1 / (1 + np.exp(-math.pi * np.sinh(_STEPS)))
+_WEIGHTS = _STEP * math.pi * np.cosh(_STEPS) * _NODES * _NODES[::-1]
+"""Tanh-sinh quadrature on [0, 1], which is accurate for fractional powers too."""
 
 
 def t_cdf(x: float, df: float) -> float:
     """Cumulative distribution function."""
-    if math.isinf(x):
-        return float(x > 0)
-    tail = 0.5 * _incomplete_beta(df / 2, 0.5, df / (df + x * x), x * x / (df + x * x))
+    tail = 0.5 * _integrate_sine(math.atan2(math.sqrt(df), abs(x)), df) / _integrate_sine(math.pi / 2, df)
     return 1 - tail if x > 0 else tail
 
 
@@ -30,7 +34,7 @@ def t_quantile(p: float, df: float) -> float:
         raise ValueError(f"a quantile needs 0 < p < 1 and df > 0, not p={p} and df={df}")
     if p <= 0.5:
         return -t_quantile(1 - p, df) if p < 0.5 else 0.0
-    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(df * math.pi)
+    scale = 0.5 / (math.sqrt(df) * _integrate_sine(math.pi / 2, df))
     x, step = 0.0, 1.0
     while step > 1e-13 * x:  # Newton's method from the left: the function is concave, so each step is too short
         step = (p - t_cdf(x, df)) / (scale * (1 + x * x / df) ** (-(df + 1) / 2))
@@ -46,31 +50,6 @@ def chi2_quantile(p: float, df: float) -> float:
     return df * (1 - spread + NormalDist().inv_cdf(p) * math.sqrt(spread)) ** 3
 
 
-def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
-    """The regularised incomplete beta function by its continued fraction; `rest` is 1 - x without rounding errors."""
-    if x <= 0 or rest <= 0:
-        return float(rest <= 0)
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, rest, x)
-    logs = a * math.log(x) + b * (math.log1p(-x) if x < 0.5 else math.log(rest))
-    front = math.exp(logs + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
-    return front / a * _evaluate_fraction(a, b, x)
-
-
-def _evaluate_fraction(a: float, b: float, x: float) -> float:
-    """Evaluate the continued fraction by Lentz's algorithm, two terms per iteration."""
-    c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
-    value = d
-    for m in range(1, 10_000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            d, c = 1 / _nonzero(1 + term * d), _nonzero(1 + term / c)
-            value *= d * c
-        if abs(d * c - 1) < _PRECISION:
-            break
-    return value
-
-
-def _nonzero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+def _integrate_sine(angle: float, df: float) -> float:
+    """The integral of sin(u) ** (df - 1) from 0 to an angle."""
+    return angle * float(_WEIGHTS @ np.sin(angle * _NODES) ** (df - 1))
