@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         draw = random.Random(seed)
         files = {item.path: draw.random() for item in items}
         items.sort(key=lambda item: (files[item.path], draw.random()))
+    _prepare_tinker_tests(items)
+
+
+def _prepare_tinker_tests(items: list[pytest.Item]) -> None:
+    """Without the packages these tests are skipped; what the tinker package deprecates in itself is its own affair."""
+    missing = [name for name in ("tinker", "uvicorn") if find_spec(name) is None]
+    for item in items:
+        if item.get_closest_marker("tinker") is None:
+            continue
+        if missing:
+            item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(missing)}: run make test-tinker"))
+        for category in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
+            item.add_marker(pytest.mark.filterwarnings(f"ignore::{category}"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +24,42 @@ _PRELOAD = (
     *("cli.experiment.run", "experiment.preflight", "experiment.experiment", "experiment.launchers.local"),
     *("experiment.audit.audit", "experiment.conclusion", "history.index", "backends.mock.backend", "algorithms.sft"),
 )
-_LIMIT_S = 300
+_LIMIT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A started command. The next one starts after `wait` has returned."""
+
+    pid: int
+    server: socket.socket
+
+    @property
+    def ended(self) -> bool:
+        return bool(select.select([self.server], [], [], 0)[0])
+
+    def kill(self) -> None:
+        """Kill its process, not the processes that it started."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """The exit code, negative for a signal; raises `TimeoutError` if the command does not end."""
+        try:
+            return _receive(self.server, "code")
+        except TimeoutError:
+            os.killpg(self.pid, signal.SIGKILL)
+            raise
+
+
+def start_evsys(
+    folder: Path, *arguments: str, environment: dict[str, str] | None = None, out: int, err: int
+) -> Command:
+    """Start `evsys ARGUMENTS` in a folder; it writes to the descriptors `out` and `err`."""
+    request = [str(folder), {**os.environ, **(environment or {})}, arguments]
+    server = _start_server()
+    socket.send_fds(server, [json.dumps(request).encode()], [out, err])
+    return Command(_receive(server, "pid"), server)
 
 
 def run_evsys(
@@ -29,21 +67,20 @@ def run_evsys(
 ) -> subprocess.CompletedProcess[str]:
     """`evsys ARGUMENTS` in a folder, with standard output and error; raises `TimeoutError` if it does not end."""
     out, err = os.pipe(), os.pipe()
-    request = [str(folder), {**os.environ, **(environment or {})}, arguments]
-    server = _start_server()
-    socket.send_fds(server, [json.dumps(request).encode()], [out[1], err[1]])
+    command = start_evsys(folder, *arguments, environment=environment, out=out[1], err=err[1])
     os.close(out[1])
     os.close(err[1])
-    pid = int(server.recv(20))
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            printed = [pool.submit(_read, end[0]) for end in (out, err)]
-            code = int(server.recv(20))
-            stdout, stderr = (text.result() for text in printed)
-    except TimeoutError:
-        os.killpg(pid, signal.SIGKILL)
-        raise
+    with ThreadPoolExecutor(2) as pool:
+        printed = [pool.submit(_read, end[0]) for end in (out, err)]
+        code = command.wait()
+        stdout, stderr = (text.result() for text in printed)
     return subprocess.CompletedProcess(arguments, code, stdout, stderr)
+
+
+def _receive(server: socket.socket, name: str) -> int:
+    received, number = server.recv(30).decode().split()
+    assert received == name, "the last command was not waited for"
+    return int(number)
 
 
 def _read(descriptor: int) -> str:
@@ -77,9 +114,9 @@ def _serve(client: socket.socket) -> None:
             _become(descriptors, *json.loads(request))
         for descriptor in descriptors:
             os.close(descriptor)
-        client.send(str(pid).encode())
+        client.send(f"pid {pid}".encode())
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        client.send(str(code).encode())
+        client.send(f"code {code}".encode())
 
 
 def _become(descriptors: list[int], folder: str, environment: dict[str, str], arguments: list[str]) -> None:

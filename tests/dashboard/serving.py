@@ -6,13 +6,10 @@ import asyncio
 import json
 import os
 import secrets
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import uvicorn
@@ -23,6 +20,8 @@ from evsys_sdk.dashboard.server.app import server_app
 from evsys_sdk.dashboard.server.auth import make_key, make_project
 from evsys_sdk.dashboard.server.run import list_hosts, listen
 from evsys_sdk.dashboard.server.storage.database import open_database
+
+from ..server_process import ServerProcess as BaseServerProcess
 
 
 class AppThread:
@@ -121,30 +120,12 @@ class Api(httpx.Client):
         return answer.json()
 
 
-class ServerProcess:
+class ServerProcess(BaseServerProcess):
     """`evsys dashboard serve` as a process; ended by its own id."""
 
     def __init__(self, database: str, port: int = 0) -> None:
-        command = [sys.executable, "-m", "evsys_sdk", "dashboard", "serve", "--json", "--database", database]
-        self.process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.PIPE, text=True, env=_env())
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, f"the server did not start and ended with {self.process.wait()}"
-        self.url: str = json.loads(line)["url"]
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        code = self.process.wait(60)
-        assert self.process.stdout
-        self.process.stdout.close()
-        return code
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        super().__init__("dashboard", "serve", "--json", "--database", database, "--port", str(port), env=env)
 
 
 @contextmanager
@@ -154,7 +135,3 @@ def running_app(make_app: Any) -> Iterator[AppThread]:
         yield server
     finally:
         server.stop()
-
-
-def _env() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from ..warm import start_evsys
 from .markdown import ROOT, Fence, fences, looks_like, pages
 
 pytestmark = [pytest.mark.docs, pytest.mark.slow]
 
 _NOT_RUN = ("make", "pip ", "tensorboard ")
+_SHELL = re.compile(r"[&|<>*$]")
 _EXIT = re.compile(r"#.*\bexits (\d+)\b")
 
 
@@ -72,13 +76,39 @@ def test_a_page_can_be_followed_from_top_to_bottom(page: Path, tmp_path: Path) -
 
 
 def play(command: Command, fence: Fence, folder: Path) -> None:
-    done = run(["bash", "-c", command.text], folder)
+    done = run(["bash", "-c", command.text], folder) if _SHELL.search(command.text) else run_words(command, folder)
     shown = f"{fence.where}: {command.text}\n{done.stdout}"
     assert done.returncode == command.exit_code, shown
     assert command.output is None or looks_like(command.output, done.stdout), shown
 
 
+def run_words(command: Command, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that needs no shell."""
+    program, *arguments = shlex.split(command.text, comments=True)
+    if program != "evsys":
+        return run([program, *arguments], folder)
+    with tempfile.TemporaryFile() as file:
+        started = start_evsys(
+            folder, *arguments, environment=_environment(folder), out=file.fileno(), err=file.fileno()
+        )
+        code = started.wait()
+        file.seek(0)
+        return subprocess.CompletedProcess(arguments, code, file.read().decode())
+
+
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=_environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def _environment(folder: Path) -> dict[str, str]:
     programs = folder / ".programs"
     if not programs.exists():
         programs.mkdir()
@@ -87,7 +117,4 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         (programs / "evsys").chmod(0o755)
         (programs / "python").write_text(f"#!/bin/sh\nexec '{sys.executable}' \"$@\"\n", "utf-8")
         (programs / "python").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "COLUMNS": "100", "NO_COLOR": "1"}
-    return subprocess.run(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+    return {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "COLUMNS": "100", "NO_COLOR": "1"}

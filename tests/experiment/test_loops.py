@@ -128,7 +128,7 @@ def test_time_is_kept_for_scoring_and_a_loop_may_end_early(options: dict[str, An
         for run in experiment.runs():
             assert run.seconds_left is not None
             assert 0 < run.seconds_left < 30
-            for step in run.steps(1000, reserve_s=29.9 if run.seconds_left > 29.9 else 29.5):
+            for step in run.steps(1000, reserve_s=run.seconds_left - 0.5):
                 run.log(run.model.train([("Say", "ok")], learning_rate=0.02).metrics)
                 if step == 5:
                     time.sleep(0.6)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
-import subprocess
-import sys
+import signal
 import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from ..warm import run_evsys, start_evsys
 from .timeless import is_compared, timeless
 
 RUN = """
@@ -115,7 +116,7 @@ CASES = {
     ),
 }
 """Config, number of arms, number of kills, and the most that is recorded before a kill, as a part of the whole."""
-COMMAND = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet", "--resume"]
+ARGUMENTS = ("run", "config.yaml", "--quiet", "--resume")
 VOLATILE = {
     "deviations",
     "seconds",
@@ -153,7 +154,7 @@ def make_project(folder: Path, config: str) -> None:
 
 
 def run_to_end(folder: Path) -> None:
-    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    done = run_evsys(folder, *ARGUMENTS)
     assert done.returncode == 0, done.stderr
 
 
@@ -169,13 +170,14 @@ def count_recorded(folder: Path) -> int:
 def kill_after(folder: Path, size: float) -> bool:
     """Start the command and kill its process, not its workers, when it has recorded so much; whether it still ran."""
     before = count_recorded(folder)
-    process = subprocess.Popen(COMMAND, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while process.poll() is None:
+    with open(os.devnull, "wb") as null:
+        command = start_evsys(folder, *ARGUMENTS, out=null.fileno(), err=null.fileno())
+    while not command.ended:
         if count_recorded(folder) >= before + size:
-            process.kill()
-            return process.wait() != 0
+            command.kill()
+            break
         time.sleep(0.01)
-    return False
+    return command.wait() == -signal.SIGKILL
 
 
 def stable(value: Any) -> Any:

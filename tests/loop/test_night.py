@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from evsys_sdk.history.campaigns.campaign import Terms, load_campaign, open_campaign
 
+from ..warm import start_evsys
 from .test_portfolio import write_project
 
 COMMANDS = {"run": ["run", "config.yaml", "--quiet"], "campaign": ["campaign", "run", "night"]}
@@ -22,10 +22,12 @@ COMMANDS = {"run": ["run", "config.yaml", "--quiet"], "campaign": ["campaign", "
 def prepare(folder: Path, kind: str) -> None:
     """A campaign, or two runs of two seeds, with far more steps than time."""
     write_project(folder, steps=100_000)
+    base = json.loads((folder / "base.yaml").read_text("utf-8"))
+    base["run"]["backend"]["params"] = {"latency_ms": 10}  # waits for the deadline instead of computing until then
     if kind == "campaign":
+        (folder / "base.yaml").write_text(json.dumps(base), encoding="utf-8")
         open_campaign("night", Terms("?", hours=1, portfolio="portfolio.yaml"))
         return
-    base = json.loads((folder / "base.yaml").read_text("utf-8"))
     run = base.pop("run")
     claim = {"claim": "b beats a", "metric": "pass@1", "baseline": "a"}
     runs = [{**run, "name": name} for name in ("a", "b")]
@@ -43,25 +45,26 @@ def test_a_deadline_leaves_scored_weights_and_a_conclusion_in_time(tmp_path: Pat
     began = time.time()
     until = began + seconds
     moment = datetime.fromtimestamp(until).astimezone().isoformat()
-    command = [sys.executable, "-m", "evsys_sdk", *COMMANDS[kind], "--until", moment]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while not (steps := list(tmp_path.glob("outputs/*/*/checkpoints.jsonl"))) and process.poll() is None:
-        time.sleep(0.02)
-    started_s = time.time() - began  # how long a process takes to its first step here and now
-    assert steps, process.communicate()[1]
-    last = until
-    if is_killed:
-        time.sleep(max(draw.uniform(0.2, 1.1) * seconds - started_s, 0.0))
-        process.kill()
-        process.communicate()
-        is_over = load_campaign("night").closed if kind == "campaign" else process.returncode == 3
-        if not is_over:  # it may have ended before the kill
+    with open(tmp_path / "errors", "wb") as errors:
+        output = errors.fileno()
+        start = partial(start_evsys, tmp_path, *COMMANDS[kind], "--until", moment, out=output, err=output)
+        command = start()
+        while not (steps := list(tmp_path.glob("outputs/*/*/checkpoints.jsonl"))) and not command.ended:
+            time.sleep(0.02)
+        started_s = time.time() - began  # how long a process takes to its first step here and now
+        assert steps, (tmp_path / "errors").read_text("utf-8")
+        last = until
+        if is_killed:
+            time.sleep(max(draw.uniform(0.2, 1.1) * seconds - started_s, 0.0))
+            command.kill()
+        code = command.wait()
+        is_over = load_campaign("night").closed if kind == "campaign" else code == 3
+        if is_killed and not is_over:  # it may have ended before the kill
             last = max(until, time.time() + started_s)
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    errors = process.communicate(timeout=300)[1] if process.returncode is None else ""
+            code = start().wait()
     over_s = time.time() - last
     check_run(tmp_path / "outputs" / "night") if kind == "run" else check_campaign(tmp_path)
-    assert process.returncode in ((3,) if kind == "run" else (0, 3, -9)), errors
+    assert code in ((3,) if kind == "run" else (0, 3, -9)), (tmp_path / "errors").read_text("utf-8")
     assert over_s <= max(0.05 * seconds, 5.0)
 
 

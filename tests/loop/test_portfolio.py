@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from evsys_sdk.loop.campaigns.drive import Driver
 from evsys_sdk.loop.campaigns.portfolio import Portfolio
 from evsys_sdk.record.approvals import decide_approval, list_awaited
 from evsys_sdk.record.project_files.journals import campaign_dir
+
+from ..warm import run_evsys, start_evsys
 
 WORDS = ("red", "green", "blue", "black", "white", "brown")
 
@@ -95,15 +96,15 @@ def test_a_killed_campaign_goes_on_from_its_journal(tmp_path: Path) -> None:
     given = json.loads((tmp_path / "portfolio.yaml").read_text("utf-8"))
     (tmp_path / "portfolio.yaml").write_text(json.dumps({**given, "probe_share": 0.15}), encoding="utf-8")
     open_campaign("night", Terms("?", tokens=40_000, portfolio="portfolio.yaml"))
-    command = [sys.executable, "-m", "evsys_sdk", "campaign", "run", "night"]
     for wanted in (2, 4):  # decisions in the journal when it is killed
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(os.devnull, "wb") as null:
+            command = start_evsys(tmp_path, "campaign", "run", "night", out=null.fileno(), err=null.fileno())
         until = time.monotonic() + 120
-        while len(load_campaign("night").decisions) < wanted and process.poll() is None and time.monotonic() < until:
+        while len(load_campaign("night").decisions) < wanted and not command.ended and time.monotonic() < until:
             time.sleep(0.05)
-        process.kill()
-        process.wait()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        command.kill()
+        command.wait()
+    done = run_evsys(tmp_path, "campaign", "run", "night")
     assert done.returncode == 0, done.stderr
     made = told("night")
     assert made[:3] == [("start", ""), ("probe", "sft"), ("probe", "slow")], "nothing is decided twice"

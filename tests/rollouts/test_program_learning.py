@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..warm import run_evsys, start_evsys
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
@@ -35,7 +35,7 @@ messages.append(ask(messages))
 messages.append({"role": "user", "content": "Once more.\\n- red\\n- green\\n- blue\\nAnswer with one of them."})
 ask(messages)
 """
-COMMAND = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet", "--resume"]
+ARGUMENTS = ("run", "config.yaml", "--quiet", "--resume")
 
 
 def make_project(folder: Path, *, steps: int, batch: int, group: int, environment: str) -> None:
@@ -80,7 +80,7 @@ def make_project(folder: Path, *, steps: int, batch: int, group: int, environmen
 
 
 def run(folder: Path) -> None:
-    done = subprocess.run(COMMAND, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+    done = run_evsys(folder, *ARGUMENTS)
     assert done.returncode == 0, done.stderr
 
 
@@ -106,12 +106,13 @@ def test_a_run_with_programs_that_is_killed_ends_like_one_that_was_not(tmp_path:
         make_project(folder, steps=8, batch=2, group=4, environment="unsafe_host")
     run(quiet)
     for after in (3, 6):
-        process = subprocess.Popen(COMMAND, cwd=killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(os.devnull, "wb") as null:
+            command = start_evsys(killed, *ARGUMENTS, out=null.fileno(), err=null.fileno())
         reached = time.monotonic() + 120
-        while time.monotonic() < reached and process.poll() is None and _lines(killed) < after:
+        while time.monotonic() < reached and not command.ended and _lines(killed) < after:
             time.sleep(0.02)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        command.kill()
+        command.wait()
     run(killed)
     assert steps_of(killed) == steps_of(quiet)
 

@@ -303,7 +303,7 @@ def test_what_a_variable_holds_stands_in_no_record_and_no_hash(
 def run_example(config: Path, examples: Path, folder: Path, environment: dict[str, str]) -> dict[str, bytes]:
     """The files of the record of an example, by name."""
     folder.mkdir()
-    command = [sys.executable, "-m", "evsys_sdk", "run", str(config), "--quiet"]
+    command = [sys.executable, "-m", "evsys_sdk", "run", str(config), "--quiet", "--steps", "8"]
     shutil.copytree(examples / "examples", folder / "examples", ignore=shutil.ignore_patterns("record", "outputs"))
     (folder / ".evsys").mkdir()
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -3,25 +3,12 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from .serving import KEY, Raw, ServerProcess
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without the packages these tests are skipped; what the tinker package deprecates in itself is its own affair."""
-    missing = [name for name in ("tinker", "uvicorn") if find_spec(name) is None]
-    for item in items:
-        if item.get_closest_marker("tinker") is None:
-            continue
-        if missing:
-            item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(missing)}: run make test-tinker"))
-        for category in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
-            item.add_marker(pytest.mark.filterwarnings(f"ignore::{category}"))
 
 
 def forget_connections() -> None:

@@ -2,55 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
+
+from ..server_process import ServerProcess as BaseServerProcess
 
 KEY = "tml-anything"
 
 
-class ServerProcess:
+class ServerProcess(BaseServerProcess):
     """`evsys serve` on a free port of this machine; ended by its own process id."""
 
     def __init__(
         self, state_dir: Path, *options: str, env: dict[str, str] | None = None, largest_file_kb: int | None = None
     ) -> None:
-        command = [sys.executable, "-m", "evsys_sdk", "serve", "--port", "0", "--json", "--state-dir", str(state_dir)]
-        if "--model" not in options:
-            command += ["--model", "tiny"]
-        if largest_file_kb is not None:  # as good as a full disk
-            command = ["bash", "-c", f'ulimit -f {largest_file_kb}; exec "$@"', "--", *command]
-        self.process = subprocess.Popen(
-            [*command, *options],
-            stdout=subprocess.PIPE,
-            text=True,
+        model = () if "--model" in options else ("--model", "tiny")
+        # A limit of the size of files is as good as a full disk.
+        under = () if largest_file_kb is None else ("bash", "-c", f'ulimit -f {largest_file_kb}; exec "$@"', "--")
+        super().__init__(
+            *("serve", "--port", "0", "--json", "--state-dir", str(state_dir), *model, *options),
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            under=under,
         )
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, f"the server did not start and ended with {self.process.wait()}"
-        self.url: str = json.loads(line)["url"]
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        code = self.process.wait(60)
-        assert self.process.stdout
-        self.process.stdout.close()
-        return code
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
 
 
 class Raw:

@@ -205,25 +205,8 @@ def test_a_family_computes_learns_and_samples_as_its_own_code_does(
     client = make_client(name=folder)
     reference = Reference(folder, adapted(client))
     data = some_data()
-
-    expected = [
-        reference.logprobs(datum.tokens).gather(1, torch.from_numpy(datum.target_tokens)[:, None])[:, 0]
-        for datum in data
-    ]
-    for found, logprobs in zip(client.forward(data).result().logprobs, expected, strict=True):
-        np.testing.assert_allclose(found, logprobs.detach().numpy(), atol=1e-4)
-
-    loss = -sum(
-        (torch.from_numpy(datum.weights) * logprobs).sum() for datum, logprobs in zip(data, expected, strict=True)
-    )
-    client.forward_backward(data, "cross_entropy").result()
-    gradients = torch.autograd.grad(loss, reference.parameters)
-    largest = max(float(gradient.abs().max()) for gradient in gradients)
     # transformers computes the delta rule in float32 whatever the model is in, so the reference rounds as well.
-    allowed = 3e-5 if client._base.recurrent else 1e-5
-    for found, gradient in zip(client._state.optimizer._gradient, gradients, strict=True):
-        assert float((found - gradient).abs().max()) <= allowed * largest
-
+    assert_like(reference, client, data, gradient_error=3e-5 if client._base.recurrent else 1e-5)
     assert_greedy(client, reference, [data[0].tokens[:5], data[1].tokens[:22], data[2].tokens[:1]])
 
 
@@ -251,6 +234,23 @@ def test_a_family_computes_the_same_on_a_gpu(family: str, tmp_path: Path, make_c
             [again] = client.forward([datum]).result().logprobs
             # One token of a mixture may go to another expert because of rounding; most do not.
             assert np.median(np.abs(again[-16:] - np.array(sample.logprobs))) < 0.1
+
+
+def assert_like(reference: Reference, client: Any, data: Sequence[Datum], *, gradient_error: float) -> None:
+    """Assert that log-probabilities and gradients are those of the reference."""
+    expected = [
+        reference.logprobs(datum.tokens).gather(1, torch.from_numpy(datum.target_tokens)[:, None])[:, 0]
+        for datum in data
+    ]
+    for found, logprobs in zip(client.forward(data).result().logprobs, expected, strict=True):
+        np.testing.assert_allclose(found, logprobs.detach().numpy(), atol=1e-4)
+    pairs = zip(data, expected, strict=True)
+    loss = -sum((torch.from_numpy(datum.weights) * logprobs).sum() for datum, logprobs in pairs)
+    client.forward_backward(data, "cross_entropy").result()
+    gradients = torch.autograd.grad(loss, reference.parameters)
+    largest = max(float(gradient.abs().max()) for gradient in gradients)
+    for found, gradient in zip(client._state.optimizer._gradient, gradients, strict=True):
+        assert float((found - gradient).abs().max()) <= gradient_error * largest
 
 
 def assert_greedy(client: Any, reference: Reference, prompts: Sequence[Any]) -> None:

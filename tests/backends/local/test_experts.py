@@ -17,7 +17,7 @@ pytestmark = pytest.mark.local
 from evsys_sdk.backends.client import AdamParams, SamplingParams  # noqa: E402
 from evsys_sdk.errors import BackendError  # noqa: E402
 
-from .test_architectures import FAMILIES, Reference, adapted, assert_greedy, build, some_data  # noqa: E402
+from .test_architectures import FAMILIES, Reference, adapted, assert_greedy, assert_like, build, some_data  # noqa: E402
 
 type MakeClient = Callable[..., Any]
 
@@ -38,19 +38,7 @@ def test_adapted_experts_compute_learn_and_sample_as_weights_with_the_adapter_ad
     reference = Reference(folder, adapted(client))
     assert any("experts" in name for name in client._state.adapter.weights)
     data = some_data()
-    expected = [
-        reference.logprobs(datum.tokens).gather(1, torch.from_numpy(datum.target_tokens)[:, None])[:, 0]
-        for datum in data
-    ]
-    for found, logprobs in zip(client.forward(data).result().logprobs, expected, strict=True):
-        np.testing.assert_allclose(found, logprobs.detach().numpy(), atol=1e-4)
-    pairs = zip(data, expected, strict=True)
-    loss = -sum((torch.from_numpy(datum.weights) * logprobs).sum() for datum, logprobs in pairs)
-    client.forward_backward(data, "cross_entropy").result()
-    gradients = torch.autograd.grad(loss, reference.parameters)
-    largest = max(float(gradient.abs().max()) for gradient in gradients)
-    for found, gradient in zip(client._state.optimizer._gradient, gradients, strict=True):
-        assert float((found - gradient).abs().max()) <= 3e-5 * largest
+    assert_like(reference, client, data, gradient_error=3e-5)
     assert_greedy(client, reference, [data[0].tokens[:5], data[1].tokens[:22]])
 
 

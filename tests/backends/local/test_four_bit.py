@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra local; run make test-local")
@@ -17,7 +16,7 @@ from evsys_sdk.backends.client import AdamParams  # noqa: E402
 from evsys_sdk.backends.local.base.four_bit import BLOCK, LEVELS, FourBit  # noqa: E402
 from evsys_sdk.backends.local.memory_plan import Estimate, Needs, Sizes  # noqa: E402
 
-from .test_architectures import EXPERTS, FAMILIES, Reference, adapted, assert_greedy, build, some_data  # noqa: E402
+from .test_architectures import EXPERTS, FAMILIES, Reference, adapted, assert_greedy, assert_like, build, some_data  # noqa: E402
 
 type MakeClient = Callable[..., Any]
 
@@ -64,19 +63,7 @@ def test_a_base_in_four_bits_trains_and_samples_as_a_model_with_the_stored_weigh
     model.save_pretrained(tmp_path / "stored")
     reference = Reference(str(tmp_path / "stored"), adapted(client))
     data = some_data()
-    expected = [
-        reference.logprobs(datum.tokens).gather(1, torch.from_numpy(datum.target_tokens)[:, None])[:, 0]
-        for datum in data
-    ]
-    for found, logprobs in zip(client.forward(data).result().logprobs, expected, strict=True):
-        np.testing.assert_allclose(found, logprobs.detach().numpy(), atol=1e-4)
-    pairs = zip(data, expected, strict=True)
-    loss = -sum((torch.from_numpy(datum.weights) * logprobs).sum() for datum, logprobs in pairs)
-    client.forward_backward(data, "cross_entropy").result()
-    gradients = torch.autograd.grad(loss, reference.parameters)
-    largest = max(float(gradient.abs().max()) for gradient in gradients)
-    for found, gradient in zip(client._state.optimizer._gradient, gradients, strict=True):
-        assert float((found - gradient).abs().max()) <= 3e-5 * largest
+    assert_like(reference, client, data, gradient_error=3e-5)
     assert_greedy(client, reference, [data[0].tokens[:5], data[1].tokens[:22]])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,6 @@ from evsys_sdk.backends.client import ModelSpec, TrainingClient
 from ...server.serving import ServerProcess
 
 type Connect = Callable[..., TrainingClient]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without the packages these tests are skipped; what the tinker package deprecates in itself is its own affair."""
-    missing = [name for name in ("tinker", "uvicorn") if find_spec(name) is None]
-    for item in items:
-        if item.get_closest_marker("tinker") is None:
-            continue
-        if missing:
-            item.add_marker(pytest.mark.skip(reason=f"needs {' and '.join(missing)}: run make test-tinker"))
-        for category in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
-            item.add_marker(pytest.mark.filterwarnings(f"ignore::{category}"))
 
 
 @pytest.fixture(scope="module")
