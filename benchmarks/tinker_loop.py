@@ -1,7 +1,7 @@
 """Training over the wire: steps/s of our loop and of tinker-cookbook's on one server, against the ideal pipeline.
 
-`evsys serve` takes 100 ms for every operation beside what the mock model computes, and works through them one by one,
-so a step (a backward pass and an optimiser step) takes 200 ms and more. The ideal is a client that submits everything
+The mock backend of `evsys serve` takes 100 ms for every operation beside what its model computes, one after another, so
+a step (a backward pass and an optimiser step) takes 200 ms and more. The ideal is a client that submits everything
 at the start, so that the server never waits. Both loops train on the same data, 8 sequences of 17 tokens a step, with
 no checkpoints in between, one step ahead of the one that is awaited; the time of a step once the pipeline is full is
 taken. They take turns.
@@ -166,10 +166,11 @@ def measured(python: str, loop: str, url: str, steps: int) -> float:
     return (ends[-1] - ends[0]) / (len(ends) - 1)
 
 
-def serving(python: str, delay_ms: float, folder: str) -> tuple[subprocess.Popen[str], str]:
+def serving(python: str, latency_ms: float, folder: str) -> tuple[subprocess.Popen[str], str]:
     command = [python, "-m", "evsys_sdk", "serve", "--model", "tiny", "--port", "0", "--json", "--state-dir", folder]
-    small = ["--backend-param", "hidden=8"]  # so that the delay is most of what a step takes
-    server = subprocess.Popen([*command, *small, "--delay-ms", str(delay_ms)], stdout=subprocess.PIPE, text=True)
+    # a small model, so that the latency is most of what a step takes
+    params = ["--backend-param", "hidden=8", "--backend-param", f"latency_ms={latency_ms:g}"]
+    server = subprocess.Popen([*command, *params], stdout=subprocess.PIPE, text=True)
     assert server.stdout
     line = server.stdout.readline()
     if not line:
@@ -181,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--delay-ms", type=float, default=100.0, help="that the server takes for each operation")
+    parser.add_argument("--latency-ms", type=float, default=100.0, help="that the server takes for each operation")
     parser.add_argument("--python", default=sys.executable, help="interpreter with the extras tinker and server")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter with tinker-cookbook")
     parser.add_argument("--run", choices=list(LOOPS), help=argparse.SUPPRESS)
@@ -215,7 +216,7 @@ def compare(options: argparse.Namespace) -> None:
     else:
         print("tinker-cookbook is not installed, so there is no peer; see --peer-python")
     with tempfile.TemporaryDirectory() as folder:
-        server, url = serving(options.python, options.delay_ms, folder)
+        server, url = serving(options.python, options.latency_ms, folder)
         try:
             rounds = [
                 {loop: measured(python, loop, url, options.steps) for loop, python in loops.items()}
@@ -224,7 +225,7 @@ def compare(options: argparse.Namespace) -> None:
         finally:
             server.terminate()
             server.wait(60)
-    print(f"without any computation a step takes {2 * options.delay_ms:g} ms")
+    print(f"without any computation a step takes {2 * options.latency_ms:g} ms")
     for loop in loops:
         found = statistics.median(one[loop] for one in rounds)
         each = ", ".join(f"{one[loop] * 1000:.1f}" for one in rounds)

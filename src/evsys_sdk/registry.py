@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from .builtins import BUILTINS, EXTRA_MODULES, Builtin
+from .builtins import BUILTINS, Builtin
 from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, closest, install_hint
 from .lazy import find_entry_points
 from .user_code import default_limit_s, user_code
@@ -362,13 +362,6 @@ def registry(kind: str) -> Registry:
 def schema_for(kind: str, name: str) -> dict[str, Any]:
     """JSON schema of one extension's params, e.g. `schema_for("algorithm", "sft")`."""
     return registry(kind).schema(name)
-
-
-def missing_extras() -> list[str]:
-    """Extras whose packages are not installed."""
-    from importlib.util import find_spec
-
-    return [extra for extra, modules in EXTRA_MODULES.items() if any(find_spec(module) is None for module in modules)]
 
 
 register_transform, get_transform, list_transforms = (r := REGISTRIES["transform"]).register, r.get, r.names

@@ -22,9 +22,9 @@ from .errors import ConfigError, EvsysError, Problem
 from .user_code import default_limit_s, user_code
 
 
-def import_project_code(extra: Iterable[str] = (), *, root: Path | None = None) -> list[ModuleType]:
+def import_project_code(extra: Iterable[str] = ()) -> list[ModuleType]:
     """Import the project's modules and those of `--import`, so that their extensions are registered."""
-    root = (root or Path.cwd()).resolve()
+    root = Path.cwd().resolve()
     named = list(extra)
     modules: list[ModuleType] = []
     for reference in [*_project_imports(root), *named]:
@@ -44,7 +44,7 @@ def imported_by_name() -> list[str]:
 
 def _project_imports(root: Path) -> list[str]:
     """`tool.evsys.imports` of the nearest pyproject.toml; its folder becomes importable."""
-    path = next((file for folder in (root, *root.parents) if (file := folder / "pyproject.toml").is_file()), None)
+    path = _find_pyproject(root)
     settings = _evsys_table(path) if path else {}
     if path is None or not settings:
         return []
@@ -59,16 +59,19 @@ def _project_imports(root: Path) -> list[str]:
     return cast("list[str]", imports)
 
 
-def requires_gate(root: Path | None = None) -> bool:
+def requires_gate() -> bool:
     """Whether the project deploys only gated weights: `tool.evsys.gate = "required"`."""
-    root = (root or Path.cwd()).resolve()
-    path = next((file for folder in (root, *root.parents) if (file := folder / "pyproject.toml").is_file()), None)
-    found = _evsys_table(path).get("gate") if path else None
-    if path is not None and found not in (None, "required"):
+    path = _find_pyproject(Path.cwd().resolve())
+    gate = _evsys_table(path).get("gate") if path else None
+    if path is not None and gate not in (None, "required"):
         raise _problem(
-            path, "tool.evsys.gate", "should be 'required'", value=found, hint="Remove it, or set 'required'."
+            path, "tool.evsys.gate", "should be 'required'", value=gate, hint="Remove it, or set 'required'."
         )
-    return found == "required"
+    return gate == "required"
+
+
+def _find_pyproject(root: Path) -> Path | None:
+    return next((file for folder in (root, *root.parents) if (file := folder / "pyproject.toml").is_file()), None)
 
 
 def _evsys_table(path: Path) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_a_finished_session_lets_go_of_its_models(raw: Raw) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_is_stopped_finishes_what_it_has(state_dir: Path, number: int) -> None:
-    with ServerProcess(state_dir, "--delay-ms", "300") as server:
+    with ServerProcess(state_dir, "--backend-param", "latency_ms=300") as server:
         raw = Raw(server.url)
         model = raw.model()
         ids = [raw.forward_backward(model, 1), raw.post("optim_step", step(model, 2)), raw.forward_backward(model, 3)]
@@ -90,7 +90,7 @@ def test_a_server_that_is_stopped_does_not_wait_for_requests_that_cannot_come(st
 
 
 def test_asking_twice_stops_at_once(state_dir: Path) -> None:
-    with ServerProcess(state_dir, "--delay-ms", "60000") as server:
+    with ServerProcess(state_dir, "--backend-param", "latency_ms=60000") as server:
         raw = Raw(server.url)
         raw.forward_backward(raw.model(), 1)
         server.process.send_signal(signal.SIGINT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import json
 
 import pytest
@@ -16,8 +15,8 @@ from evsys_sdk.server.state.futures import Futures
 from evsys_sdk.server.state.model import TrainedModel
 
 
-def served(futures: Futures, *, delay_s: float = 0.0, max_queue: int = 8) -> TrainedModel:
-    return TrainedModel("s:train:0", "s", "tiny", 8, 1, futures, max_queue, delay_s)
+def served(futures: Futures, *, max_queue: int = 8) -> TrainedModel:
+    return TrainedModel("s:train:0", "s", "tiny", 8, 1, futures, max_queue)
 
 
 def done(value: int) -> Operation[Response]:
@@ -45,10 +44,9 @@ async def test_requests_behind_one_that_never_comes_are_told_so() -> None:
         model.submit(1, lambda: done(1))
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.01])
-async def test_a_start_that_fails_unexpectedly_is_a_result_too(delay_s: float) -> None:
+async def test_a_start_that_fails_unexpectedly_is_a_result_too() -> None:
     futures = Futures()
-    model = served(futures, delay_s=delay_s)
+    model = served(futures)
 
     def fail() -> Operation[Response]:
         raise OSError("the disk is full")
@@ -58,26 +56,6 @@ async def test_a_start_that_fails_unexpectedly_is_a_result_too(delay_s: float) -
     told = await answer(futures, request_id)
     assert told == {"error": "the server failed: OSError: the disk is full", "category": "server"}
     await model.wait_until_settled()
-
-
-async def test_with_a_service_time_one_operation_ends_before_the_next_begins() -> None:
-    futures, events = Futures(), list[str]()
-    model = served(futures, delay_s=0.01)
-    running: concurrent.futures.Future[Response] = concurrent.futures.Future()
-
-    def first() -> Operation[Response]:
-        events.append("first begins")
-        return Operation(running)
-
-    def second() -> Operation[Response]:
-        events.append("second begins")
-        return done(2)
-
-    ids = [model.submit(1, first), model.submit(2, second)]
-    await asyncio.sleep(0.05)
-    assert events == ["first begins"]
-    running.set_result(answer_json(1))
-    assert [await answer(futures, request_id) for request_id in ids] == [1, 2]
 
 
 @pytest.mark.parametrize("number", [20_000, 2**31 - 1])

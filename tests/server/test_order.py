@@ -91,8 +91,8 @@ def small(state_dir: Path) -> Iterator[ServerProcess]:
     options = [
         "--max-queue",
         "3",
-        "--delay-ms",
-        "200",
+        "--backend-param",
+        "latency_ms=200",
         "--max-models",
         "1",
         "--max-samples",

@@ -44,12 +44,9 @@ def dump_yaml(config: ExperimentConfig, path: str | Path | None = None) -> str:
     return text
 
 
-def validate_yaml(path: str | Path, *, deep: bool = False, dry: bool = False) -> ExperimentConfig:
-    """Load a file and, with `deep`, check every kind and its params; raises ConfigError with all problems.
-
-    With `dry`, backends that are not installed are accepted.
-    """
-    return load_document(read_yaml_file(Path(path)), deep=deep, dry=dry)
+def validate_yaml(path: str | Path, *, deep: bool = False) -> ExperimentConfig:
+    """Load a file and, with `deep`, check every kind and its params; raises ConfigError with all problems."""
+    return load_document(read_yaml_file(Path(path)), deep=deep)
 
 
 def load_document(document: Document, *, deep: bool = False, dry: bool = False) -> ExperimentConfig:

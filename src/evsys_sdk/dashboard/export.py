@@ -35,17 +35,16 @@ _POINTS = 300
 _INDEX, _SCRIPT = "index.html", "data.js"
 
 
-def export_experiment(folder: Path, target: Path, page: Path | None = None) -> list[str]:
+def export_experiment(folder: Path, target: Path) -> list[str]:
     """Export an experiment to the folder `target`, to be opened as `index.html`; return the files."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target}: it exists already. Name a new folder with --output.")
-    page = page or PAGE
-    index = page / _INDEX
+    index = PAGE / _INDEX
     if not index.is_file():
         hint = "Install a released wheel, or build it in a checkout with: make page"
         raise DataError(f"this copy of evsys-sdk was installed without the page, which an export consists of. {hint}")
     data = collect_answers(LocalRecords([folder.parent], folder.parent), experiment_id_of(folder))
-    shutil.copytree(page, target, dirs_exist_ok=True)
+    shutil.copytree(PAGE, target, dirs_exist_ok=True)
     html = index.read_text(encoding="utf-8")
     # Scripts with `defer` run in document order, so the data comes first.
     write_text(

@@ -7,7 +7,6 @@ source = find_source("routing/sft__seed2", checkpoint="final")
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +94,9 @@ class Source:
         }
 
 
-def find_source(reference: str, *, checkpoint: str = "final", roots: Sequence[Path] | None = None) -> Source:
+def find_source(reference: str, *, checkpoint: str = "final") -> Source:
     """Find the weights of an experiment, or of an arm given as EXPERIMENT/ARM or by its folder."""
-    experiment, arm_name = _split(reference, roots)
+    experiment, arm_name = _split(reference)
     detail = read_detail(experiment)
     arm = _choose_arm(detail, arm_name)
     name, weights = _find_weights(arm, checkpoint)
@@ -105,16 +104,16 @@ def find_source(reference: str, *, checkpoint: str = "final", roots: Sequence[Pa
     return Source(detail, arm, name, weights)
 
 
-def _split(reference: str, roots: Sequence[Path] | None) -> tuple[Path, str]:
+def _split(reference: str) -> tuple[Path, str]:
     try:
         # An experiment is tried first, because paths of experiments contain slashes too.
-        return find_experiment(reference, roots), ""
+        return find_experiment(reference), ""
     except DataError as error:
         whole, _, last = reference.rstrip("/").rpartition("/")
         if not whole:
             raise
         try:
-            return find_experiment(whole, roots), last
+            return find_experiment(whole), last
         except DataError:
             raise error from None
 

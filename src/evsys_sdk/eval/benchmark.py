@@ -270,13 +270,13 @@ ENGINES = {"inline": "rollouts.engine:InlineEngine", "harbor": "rollouts.harbor.
 """Name -> module and class below `evsys_sdk`; the class takes `EngineLimits`."""
 
 
-def check_engine(name: str, *, path: str = "engine") -> None:
+def check_engine(name: str) -> None:
     """Refuse an engine that does not exist, before anything is spent."""
     if name not in ENGINES:
         guess = closest(name, ENGINES)
         names = ", ".join(ENGINES)
         hint = f"Did you mean '{guess}'?" if guess else f"This version has: {names}."
-        raise ConfigError(Problem(f"there is no rollout engine '{name}'", path=path, hint=hint))
+        raise ConfigError(Problem(f"there is no rollout engine '{name}'", path="engine", hint=hint))
     if name == "harbor":
         from ..rollouts.harbor.engine import require_harbor
 

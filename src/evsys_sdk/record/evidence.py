@@ -30,12 +30,11 @@ _NOTED_LATER = ("stopped_by_search", "unscored")
 """Fields that a search adds to the result of an arm that it stopped."""
 
 
-def hash_file(path: Path | str, *, at_least: int = 0) -> str | None:
-    """The hash of a file's content; None if it is missing or has fewer bytes."""
+def hash_file(path: Path | str) -> str | None:
+    """The hash of a file's content; None if it is missing."""
     try:
         with open(path, "rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
-            return sha256 if file.tell() >= at_least else None
+            return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None  # a file that exists and cannot be read raises, because None means that it was removed
 

@@ -33,10 +33,10 @@ _scalar_to_json = functools.lru_cache(maxsize=4096, typed=True)(_to_json)
 """Cached, because the same few values occur in thousands of configs."""
 
 
-def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten_config(value: Any) -> dict[str, Any]:
     """Nested data as dotted paths; lists of plain values stay as they are."""
     flat: dict[str, Any] = {}
-    _flatten(value, prefix, flat)
+    _flatten(value, "", flat)
     return flat
 
 
@@ -94,13 +94,13 @@ def scalars(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def find_varied(runs: Sequence[Object], most: int = 8) -> tuple[list[str], list[dict[str, Any]]]:
-    """The first `most` dotted paths in which the runs of an experiment differ, and each run's values."""
+def find_varied(runs: Sequence[Object]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The first eight dotted paths in which the runs of an experiment differ, and each run's values."""
     if not runs:
         return [], []
     flat = [scalars(run) for run in _leave_out_common([{**run, "name": None} for run in runs])]
     names = dict.fromkeys(name for settings in flat for name in settings)
-    varied = [name for name in names if any(settings.get(name) != flat[0].get(name) for settings in flat)][:most]
+    varied = [name for name in names if any(settings.get(name) != flat[0].get(name) for settings in flat)][:8]
     return varied, [{name: settings.get(name) for name in varied} for settings in flat]
 
 

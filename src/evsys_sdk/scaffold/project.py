@@ -45,9 +45,9 @@ def init_project(name: str, *, into: Path | None = None) -> NewProject:
     return NewProject(root, (*files, *data_files))
 
 
-def find_project(start: Path | None = None) -> Path:
-    """The nearest project folder at or above `start`; WorkspaceError without one."""
-    start = (start or Path.cwd()).resolve()
+def find_project() -> Path:
+    """The nearest project folder at or above this one; WorkspaceError without one."""
+    start = Path.cwd().resolve()
     for folder in (start, *start.parents):
         if (folder / WORKSPACE_DIR).is_dir() and (folder / "data").is_dir():
             return folder

@@ -138,7 +138,6 @@ class Service:
                 seed,
                 self.futures,
                 self.settings.max_queue,
-                self.settings.delay_ms / 1000,
             )
             session.models[model_id] = model
             self.futures.open(request_id, model_id, session_id=session.session_id)

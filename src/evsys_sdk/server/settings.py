@@ -35,8 +35,6 @@ class ServeSettings:
     """Serve other machines without a key."""
     tokenizer: str | None = None
     """Name or folder of the tokenizer for the client's `tinker` package."""
-    delay_ms: float = 0.0
-    """Minimum duration of every operation; for benchmarks and tests only."""
     max_models: int = 16
     """Maximum number of models in training."""
     max_queue: int = 256

@@ -62,6 +62,7 @@ def test_a_folder_that_has_something_is_left_alone(tmp_path: Path) -> None:
         export_experiment(tmp_path, tmp_path)
 
 
-def test_without_the_page_an_export_says_how_to_get_it(tmp_path: Path) -> None:
+def test_without_the_page_an_export_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evsys_sdk.dashboard.export.PAGE", tmp_path / "nothing")
     with pytest.raises(DataError, match="make page"):
-        export_experiment(tmp_path, tmp_path / "out", page=tmp_path / "nothing")
+        export_experiment(tmp_path, tmp_path / "out")

@@ -97,13 +97,11 @@ class Pipeline:
             self._shared.changed.notify_all()
         return Operation(pending.out, what)
 
-    def submit_now[T](
-        self, what: str, start: Callable[[], Any], convert: Callable[[Any], T], *, lane: LaneName = "sample"
-    ) -> Operation[T]:
+    def submit_now[T](self, what: str, start: Callable[[], Any], convert: Callable[[Any], T]) -> Operation[T]:
         """Start something at once, next to whatever else is under way; `start` must not wait."""
         self._refuse_if_forked(what)
         with self._shared.changed:
-            pending = self._add(what, start, convert, lane, False)
+            pending = self._add(what, start, convert, "sample", False)
             self._shared.changed.notify_all()
         _start(self._shared, pending)
         return Operation(pending.out, what)

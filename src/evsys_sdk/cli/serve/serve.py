@@ -46,9 +46,6 @@ FEEDBACK_KEY_VARIABLE = "EVSYS_SERVE_FEEDBACK_KEY"
 @click.option("--max-request-mb", default=64.0, type=POSITIVE, help="Size limit of a request.")
 @click.option("--idle-s", default=300.0, type=POSITIVE, help="Idle time after which a client's session ends.")
 @click.option("--grace-s", default=60.0, type=POSITIVE, help="Longest wait for running work at shutdown.")
-@click.option(
-    "--delay-ms", default=0.0, type=click.FloatRange(min=0), help="Artificial delay per operation, for benchmarks."
-)
 @click.option("--traces", metavar="NAME", help="Keep chats as traces in this store: see evsys traces.")
 @click.option(
     "--feedback", multiple=True, metavar="NAME[=LOW:HIGH]", help="Feedback that is the reward. May be repeated."

@@ -223,10 +223,6 @@ class DashboardClient:
         record = {"kind": "loop", "system": check_id(system, "the loop's system"), "at": time.time()}
         self._report({**record, "page": dict(page)}, wait=False)
 
-    def log_campaign(self, name: str, page: Mapping[str, Any]) -> None:
-        """Report the state of a campaign, as printed by `evsys campaign show --json`."""
-        self.log_loop(f"campaign:{name}", page)
-
     def answer_request(self, request_id: str, state: str, answer: str = "") -> None:
         """Report the outcome of a request: `taken`, `done` or `refused`."""
         self._report({"kind": "answer", "request": request_id, "state": state, "answer": answer}, wait=False)

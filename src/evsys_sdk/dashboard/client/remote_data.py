@@ -81,11 +81,11 @@ class DashboardSource:
             cursor = page["next"]
 
 
-def upload_rows(connection: Connection, kind: Kind, rows: CachedRows, *, version: int | None = None) -> dict[str, Any]:
+def upload_rows(connection: Connection, kind: Kind, rows: CachedRows) -> dict[str, Any]:
     """Upload cached rows that the dashboard does not have; return its entry for them."""
     manifest, base = rows.manifest, f"/sdk/{FOLDERS[kind]}"
     about: dict[str, Any] = {"name": manifest.name, "split": manifest.split, "sha256": manifest.sha256}
-    about |= {"version": version, "format": ", ".join(manifest.formats), "metadata": manifest.metadata}
+    about |= {"format": ", ".join(manifest.formats), "metadata": manifest.metadata}
     upload = connection.request("POST", f"{base}/", about)
     if not upload["complete"]:
         for number, piece in enumerate(_pieces(rows)):

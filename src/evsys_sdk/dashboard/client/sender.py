@@ -314,16 +314,11 @@ def find_mirror(start: Path) -> Path:
     )
 
 
-def send_mirror(
-    connection: Connection, folder: Path, *, again: bool = False, on_sent: Callable[[Sent], None] = lambda _: None
-) -> Iterator[Sent]:
+def send_mirror(connection: Connection, folder: Path, *, again: bool = False) -> Iterator[Sent]:
     """Send every stream that the server may not have completely; with `again`, all streams."""
     for path in streams(folder):
-        if not again and is_all_sent(path, connection.target):
-            continue
-        sent = _send(connection, path)
-        on_sent(sent)
-        yield sent
+        if again or not is_all_sent(path, connection.target):
+            yield _send(connection, path)
 
 
 def _send(connection: Connection, path: Path) -> Sent:

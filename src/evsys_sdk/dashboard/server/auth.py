@@ -169,11 +169,11 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def make_project(connection: Connection, id: str, name: str = "") -> None:
+def make_project(connection: Connection, id: str) -> None:
     """Create a project if it does not exist."""
     check_id(id, "the project's id")
     if connection.execute(select(schema.project.c.id).where(schema.project.c.id == id)).first() is None:
-        values = {"id": id, "name": name or id, "created": time.time(), "version": 0}
+        values = {"id": id, "name": id, "created": time.time(), "version": 0}
         connection.execute(insert(schema.project).values(**values))
 
 

@@ -49,9 +49,9 @@ class AnswerParams(Strict):
         return [free.answer_in(text) or "" for text in texts_of_expected(expected)]
 
 
-def extract_answer(text: str, tag: str = ANSWER_TAG) -> str:
+def extract_answer(text: str) -> str:
     """The content of the last `<answer>…</answer>`, else the whole text."""
-    tagged = last_tagged(text, tag)
+    tagged = last_tagged(text, ANSWER_TAG)
     return (text if tagged is None else tagged).strip()
 
 

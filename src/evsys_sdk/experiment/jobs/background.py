@@ -20,11 +20,12 @@ from ...record.reader import ExperimentRecord
 from ...user_code import keep_process
 
 _POLL_S = 0.1
+_START_S = 60.0
 _LOCK_LINGERS_S = 2.0
 """Time for which the lock of an ended process may still be seen."""
 
 
-def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patience_s: float = 60.0) -> int:
+def start_in_background(arguments: Sequence[str], experiment_dir: Path) -> int:
     """Run `evsys ARGUMENTS` for the experiment in a folder; return the process id once it has started."""
     if owner := lock_owner(experiment_dir):
         raise TrainingError(f"the experiment in {experiment_dir} is being run by process {owner.get('pid')} already.")
@@ -38,7 +39,7 @@ def start_in_background(arguments: Sequence[str], experiment_dir: Path, *, patie
             start_new_session=True,  # not reached by Ctrl-C or the end of the terminal
         )
     keep_process(process.pid)
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + _START_S
     while count_events(experiment_dir) == events_before and time.monotonic() < deadline:
         if process.poll() is not None and process.returncode != 0:
             raise TrainingError(f"the command ended at once: {_last_printed_line(experiment_dir)}")

@@ -70,9 +70,9 @@ class PromotionLog(Journal):
         return cls(promotions_file(start))
 
 
-def lock_promotions(start: Path | None = None) -> AbstractContextManager[None]:
+def lock_promotions() -> AbstractContextManager[None]:
     """A lock to hold while reading the list and appending a decision; waits for its owner."""
-    file = promotions_file(start)
+    file = promotions_file()
     return exclusive(lock_beside(file), str(file))
 
 
@@ -82,7 +82,7 @@ def read_promotions(start: Path | None = None) -> list[Event]:
     return [Event.of(line) for line in read_records(file)] if file.is_file() else []
 
 
-def broken_promotions(start: Path | None = None) -> list[str]:
+def broken_promotions() -> list[str]:
     """The problems of the list's hash chain; empty for an intact list."""
-    file = promotions_file(start)
+    file = promotions_file()
     return verify_chain(file) if file.is_file() else []

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 _MOST_ROOTS, _MOST_SCORINGS = 200, 500
 """Longest lists of folders; older folders are then named with --root."""
+_MOST_READ = 50
 _SEARCHED_ANYWAY = (DEFAULT_ROOT, f"{DEFAULT_ROOT}/{DRY_RUNS}")
 
 
-def remember_output_root(path: str | Path, *, start: Path | None = None) -> None:
+def remember_output_root(path: str | Path) -> None:
     """Add a folder to `.evsys/output_roots.txt`, because experiments are written below it."""
-    _note_folder(Path(path), OUTPUT_ROOTS, "experiments", _MOST_ROOTS, start, _SEARCHED_ANYWAY, relative=True)
+    _note_folder(Path(path), OUTPUT_ROOTS, "experiments", _MOST_ROOTS, _SEARCHED_ANYWAY, relative=True)
 
 
 def read_output_roots(start: Path | None = None) -> list[Path]:
@@ -49,14 +50,14 @@ def write_scoring(folder: Path, kind: str, content: Mapping[str, Any]) -> dict[s
     return record
 
 
-def read_scorings(roots: Sequence[Path], *, elsewhere: bool, most: int = 50) -> list[Object]:
-    """The scorings below the roots and, with `elsewhere`, in the project's list; newest first."""
+def read_scorings(roots: Sequence[Path], *, elsewhere: bool) -> list[Object]:
+    """The scorings below the roots and, with `elsewhere`, in the project's list; the newest 50."""
     from ..values import mtime, read_object
 
     paths = [path for root in roots for path in (root / STANDALONE).glob(f"*/*/{SCORING}")]
     paths += [folder / SCORING for folder in _read_folders(SCORINGS)] if elsewhere else []
     files = {path.resolve() for path in paths}
-    newest = sorted(files, key=lambda path: (-(mtime(path) or 0.0), str(path)))[:most]
+    newest = sorted(files, key=lambda path: (-(mtime(path) or 0.0), str(path)))[:_MOST_READ]
     return [{**content, "path": str(path.parent)} for path in newest if (content := read_object(path))]
 
 
@@ -73,19 +74,18 @@ def _note_folder(
     list_name: str,
     what: str,
     most: int,
-    start: Path | None = None,
     searched_anyway: Sequence[str] = (),
     *,
     relative: bool = False,
 ) -> None:
     try:
-        path, file, base = folder.resolve(), workspace_dir(start) / list_name, project_root(start)
+        path, file, base = folder.resolve(), workspace_dir() / list_name, project_root()
         unusable = "\n" in str(path) or "\r" in str(path)  # the list has one folder per line
-        if unusable or path in [base / folder for folder in searched_anyway] or not is_lasting(path, start):
+        if unusable or path in [base / folder for folder in searched_anyway] or not is_lasting(path):
             return
         # Read under the lock, because the whole list is rewritten and other processes may add to it.
         with exclusive(lock_beside(file), str(file)):
-            known = _read_folders(list_name, start)
+            known = _read_folders(list_name)
             if path in known:
                 return
             roots = [*(folder for folder in known if folder.is_dir()), path][-most:]  # without removed folders

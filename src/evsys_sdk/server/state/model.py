@@ -104,13 +104,11 @@ class TrainedModel:
     seed: int
     futures: Futures
     max_queue: int
-    delay_s: float = 0.0
     handles: dict[str, Any] | None = None
     """The backend's handles; None until prepared."""
     broken: bool = False
     """Whether the backend failed to prepare it."""
     turns: OperationTurns = field(default_factory=OperationTurns)
-    _last: asyncio.Task[None] | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     @property
@@ -135,7 +133,7 @@ class TrainedModel:
         if self.turns.is_taken(seq_id):
             return request_id
         self._make_room(seq_id, size)
-        if seq_id == self.turns.next and not self.delay_s:
+        if seq_id == self.turns.next:
             return self._start_now(seq_id, start, size)
         try:
             if check is not None:
@@ -195,17 +193,7 @@ class TrainedModel:
 
     def _run(self, request_id: str, start: Start) -> None:
         """Start a registered operation; every outcome becomes its result."""
-        if self.delay_s:
-            self._last = self.follow(self._run_after(self._last, request_id, start))
-        else:
-            self.follow(self._finish(request_id, _start(start)))
-
-    async def _run_after(self, before: asyncio.Task[None] | None, request_id: str, start: Start) -> None:
-        """With an artificial delay, operations run one after another."""
-        if before is not None:
-            await asyncio.wait([before])  # unlike `await before`, does not raise its error
-        await asyncio.sleep(self.delay_s)
-        await self._finish(request_id, _start(start))
+        self.follow(self._finish(request_id, _start(start)))
 
     async def _finish(self, request_id: str, operation: Operation[Response]) -> None:
         self.futures.finish(request_id, await outcome(operation, request_id))

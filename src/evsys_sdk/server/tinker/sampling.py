@@ -149,8 +149,6 @@ def _only_last(count: int, logprobs: Floats, top: TopLogprobs | None) -> tuple[F
 
 
 async def _finish(service: Service, request_id: str, work: Awaitable[Response]) -> None:
-    if service.settings.delay_ms:
-        await asyncio.sleep(service.settings.delay_ms / 1000)
     service.futures.finish(request_id, await outcome(work, request_id))
 
 
