@@ -60,6 +60,16 @@ RIGHT = {
         ({"TOLD": "pass"}, "the policy is asked again and shown nothing new"),
         ({"FIRST": "while True: await policy.act(messages)"}, None),
         ({"TURNS": "1"}, "the attempt ends with a message that the policy never sees"),
+        ({"END": "[{**one, 'content': text_of(one).strip()} for one in messages]"}, "answers as they were sampled"),
+        ({"FIRST": "messages[-1] = {'role': 'user', 'content': 'find it'}"}, "the same for different tasks"),
+        ({"END": "AgentResult(messages, reward=float(text_of(turn.message) == 'billing'))"}, "'billing' earns 1 where"),
+        (
+            {
+                'if not text_of(turn.message).startswith("find")': "if text_of(turn.message) == task.verifier.expected",
+                "TOLD": "messages.append({'role': 'user', 'content': 'It is ' + task.verifier.expected})",
+            },
+            "after a wrong answer the next prompt shows the expected one",
+        ),
     ],
 )
 def test_an_agent_is_tried_with_fixed_answers(

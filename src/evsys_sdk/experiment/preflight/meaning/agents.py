@@ -21,7 +21,9 @@ from ....user_code import limit_user_code
 from .context import Context, StageView, expected_text
 from .rows import occurrences
 
-_REPEATS = 7
+_REPEATS, _MOST_TASKS = 7, 4
+_WRONG = " Zxqv 8175309\n"
+"""A wrong answer for every task, which an agent must return as it is."""
 _SECONDS, _LONGEST_S = 5.0, 60.0
 """Time limit of an attempt, and of one that blocks its event loop."""
 _MOST_TURNS = 30
@@ -43,11 +45,17 @@ class _Script:
         message = {"role": "assistant", "content": self.answer}
         return Turn(message, [0], [0], [0.0], input_tokens=1, output_tokens=1)  # pyright: ignore[reportArgumentType]
 
-    def saw(self, text: str | None) -> bool:
-        """Whether the first prompt contains a text that the task itself does not contain."""
-        task = "\n".join(text_of(one.get("content")) for one in opening(self.task))
-        first = "\n".join(text_of(one.get("content")) for one in self.shown[0])
-        return bool(text and occurrences(first, text) and not occurrences(task, text))
+    @property
+    def reward(self) -> float:
+        return (self.rollout and self.rollout.reward) or 0.0
+
+    def saw(self, text: str | None, turn: int = 0) -> bool:
+        """Whether the prompt of a turn contains a text more often than the task itself."""
+        prompts = (
+            "\n".join(text_of(one.get("content")) for one in some) for some in (opening(self.task), self.shown[turn])
+        )
+        task, shown = (len(occurrences(prompt, text or "")) for prompt in prompts)
+        return shown > task
 
 
 def _is_lost(one: _Script) -> bool:
@@ -83,13 +91,17 @@ def agents_of_the_project(context: Context) -> Iterator[Problem]:
             yield Problem(failed, f"{one.params_place}.agent_import_path", one.cfg.agent_import_path, hint)
         if not attempts or failed:
             continue
-        silent = [each for each in attempts if not each.answer][:2]
+        silent, wrong = ([each for each in attempts if each.answer == text][:2] for text in ("", _WRONG))
         (first, expected), (second, other) = ((each, _expected(each.task)) for each in silent)
-        same = [
-            each.rollout for each in attempts if each.rollout and each.answer == expected and each.task is first.task
-        ]
-        given = [each.rollout.reward or 0 for each in silent if each.rollout]
-        commands = [each for each in attempts if each.answer and each.answer != _expected(each.task)]
+        same = [each for each in attempts if each.answer == expected and each.task is first.task]
+        answers = {_expected(each.task) for each in attempts}
+        # Some agents judge more than the last answer: an answer counts if it passes where it is expected.
+        passing = {each.answer for each in attempts if each.answer == _expected(each.task) and each.reward >= 1}
+        crossed = [each for each in attempts if each.answer in answers and each.answer != _expected(each.task)]
+        elsewhere = next((each for each in crossed if each.answer in passing and each.reward >= 1), first)
+        corrected = [each for each in crossed if len(each.shown) > 1]
+        given = [each.reward for each in silent]
+        commands = [each for each in attempts if each.answer not in {"", _WRONG, *answers}]
         command = commands[0].answer if commands else ""
         faults = (
             (
@@ -101,6 +113,21 @@ def agents_of_the_project(context: Context) -> Iterator[Problem]:
                 first.saw(expected) and second.saw(other) and not first.saw(other) and not second.saw(expected),
                 f"the first prompt shows the expected answer '{expected}', which is not in the task",
                 "Leave it out of what the policy is shown",
+            ),
+            (
+                first.shown[0] == second.shown[0] and opening(first.task) != opening(second.task),
+                "the first prompt is the same for different tasks",
+                "Start with opening(task), which has the messages of the task",
+            ),
+            (
+                bool(corrected) and all(each.saw(_expected(each.task), 1) for each in corrected),
+                "after a wrong answer the next prompt shows the expected one",
+                "Leave it out of what the policy is shown",
+            ),
+            (
+                elsewhere is not first,
+                f"the answer '{elsewhere.answer}' earns 1 where '{_expected(elsewhere.task)}' is expected",
+                "Compare the answer with that of the task",
             ),
             (
                 second.saw(text_of(first.task.instruction)),
@@ -118,8 +145,8 @@ def agents_of_the_project(context: Context) -> Iterator[Problem]:
                 "Take what an attempt needs from the task, and seed what is random by it",
             ),
             (
-                all(map(_is_lost, silent)),
-                "the returned conversation lacks the policy's answers",
+                all(map(_is_lost, wrong)),
+                "the returned conversation lacks the policy's answers as they were sampled",
                 "Append turn.message to the messages that `run` returns",
             ),
             (
@@ -148,15 +175,17 @@ def _ends_unread(one: _Script) -> bool:
 
 
 def _attempts(one: StageView, limit_s: float) -> list[_Script]:
-    """Attempts at two tasks with different answers: silence, the expected answer, and commands that the task quotes."""
+    """Attempts at tasks with different answers: silence, a wrong answer, the expected ones, and quoted commands."""
     if not isinstance(one.algorithm, RolloutAlgorithm):
         return []
-    tasks = list({_expected(task): task for task in one.tasks}.values())[:2]
+    tasks = list({_expected(task): task for task in one.tasks}.values())[:_MOST_TASKS]
+    expected = [text for task in tasks if (text := _expected(task))]
     scripts: list[_Script] = []
-    for task in tasks if len(tasks) == 2 else ():
+    for task in tasks[:2] if len(tasks) > 1 else ():
         quoted = re.findall(r"`([^`\n]{1,60})`", text_of(task.instruction))[:2]
-        scripts += [_Script(task, answer) for answer in ("", _expected(task) or "", *quoted)]
+        scripts += [_Script(task, answer) for answer in ("", _expected(task) or "", *quoted, _WRONG)]
     scripts += [_Script(tasks[0], _expected(tasks[0]) or "") for _ in range(_REPEATS)] if scripts else []
+    scripts += [_Script(task, answer) for task in tasks for answer in expected] if scripts else []
     with suppress(EvsysError):
         harness = one.algorithm.harness()
         environment = getattr(one.cfg, "environment", None)
