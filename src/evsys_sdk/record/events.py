@@ -86,11 +86,13 @@ class Event:
 
     @classmethod
     def of(cls, line: Object) -> Self:
-        """The event in a line of the journal; missing or damaged fields get their default."""
-        payload = line.copy()
-        take = payload.pop
-        kind, own_id, at = text(take("kind", None)), text(take("id", None)), number(take("time", None))
-        return cls(kind, own_id, at, payload, int(number(take("format", None)) or 1), text(take("prev", None)))
+        """The event in a line of the journal; it keeps `line`. Missing or damaged fields get their default."""
+        take = line.pop
+        kind, own_id, prev, version = take("kind", ""), take("id", ""), take("prev", ""), take("format", 1)
+        if not type(kind) is type(own_id) is type(prev) is str:
+            kind, own_id, prev = text(kind), text(own_id), text(prev)
+        version = version if type(version) is int else int(number(version) or 1)
+        return cls(kind, own_id, number(take("time", None)), line, version or 1, prev)
 
     def get(self, name: str) -> Any:
         """A field of the payload; None if it is missing."""

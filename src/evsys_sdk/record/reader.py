@@ -89,9 +89,19 @@ class ExperimentRecord:
             return []
 
     @cached_property
+    def _by_kind(self) -> dict[str, list[Event]]:
+        by_kind: dict[str, list[Event]] = {}
+        for event in self.events:
+            by_kind.setdefault(event.kind, []).append(event)
+        return by_kind
+
+    def _of_kind(self, kind: Kind) -> list[Event]:
+        return self._by_kind.get(kind, [])
+
+    @cached_property
     def start(self) -> Event:
         """The first start; an empty event if the journal has none."""
-        return next((event for event in self.events if event.kind == Kind.STARTED), Event(Kind.STARTED))
+        return next(iter(self._of_kind(Kind.STARTED)), Event(Kind.STARTED))
 
     @property
     def experiment_id(self) -> str | None:
@@ -225,28 +235,30 @@ class ExperimentRecord:
     @property
     def notes(self) -> list[Note]:
         """The notes about it, oldest first."""
-        events = [event for event in self.events if event.kind == Kind.NOTE and event.text("text")]
+        events = [event for event in self._of_kind(Kind.NOTE) if event.text("text")]
         return [Note(event.text("text"), event.time, event.text("author")) for event in events]
 
     @property
     def tags(self) -> list[str] | None:
         """The tags that were set after its start; None if those of its config hold."""
-        tagged = next((event for event in reversed(self.events) if event.kind == Kind.TAGGED), None)
-        return None if tagged is None else [tag for tag in items(tagged.get("tags")) if isinstance(tag, str)]
+        tagged = self._of_kind(Kind.TAGGED)
+        return [tag for tag in items(tagged[-1].get("tags")) if isinstance(tag, str)] if tagged else None
 
     @property
     def invalidated(self) -> str:
         """Why it is excluded; empty if it is not."""
+        if Kind.INVALIDATED not in self._by_kind:
+            return ""
         marks = [event for event in self.events if event.kind in (Kind.INVALIDATED, Kind.REINSTATED)]
-        if not marks or marks[-1].kind == Kind.REINSTATED:
+        if marks[-1].kind == Kind.REINSTATED:
             return ""
         return marks[-1].text("reason") or "no reason was given"
 
     @property
     def flags(self) -> list[str]:
         """The flags of its last audit; empty without flags or audit."""
-        audited = next((event for event in reversed(self.events) if event.kind == Kind.AUDITED), Event(Kind.AUDITED))
-        return [flag for flag in items(audited.get("flags")) if isinstance(flag, str)]
+        audited = self._of_kind(Kind.AUDITED)
+        return [flag for flag in items(audited[-1].get("flags")) if isinstance(flag, str)] if audited else []
 
     @property
     def near_matches(self) -> list[str]:
@@ -278,12 +290,12 @@ class ExperimentRecord:
     @property
     def search_decisions(self) -> list[Object]:
         """The decisions of a search, in order."""
-        return [event.payload for event in self.events if event.kind == Kind.SEARCH_DECISION]
+        return [event.payload for event in self._of_kind(Kind.SEARCH_DECISION)]
 
     @property
     def looks(self) -> list[Object]:
         """The interim analyses, in order."""
-        return [event.payload for event in self.events if event.kind == Kind.LOOKED]
+        return [event.payload for event in self._of_kind(Kind.LOOKED)]
 
     @cached_property
     def conclusion(self) -> Object:

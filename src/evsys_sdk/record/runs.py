@@ -238,7 +238,7 @@ def add_spend(*spends: Mapping[str, float]) -> dict[str, float]:
 
 def _begin(run: str, seed: int | None = None) -> Object:
     """The fields of an arm before its first event; events update them, and they become a `RunRecord`."""
-    return {"run": run, "seed": seed, "status": PENDING, "metrics": {}, "spend": {}, "findings": ()}
+    return {"run": run, "seed": seed, "status": PENDING, "metrics": {}, "spend": {}, "artifacts": {}, "findings": ()}
 
 
 def _list_announced(events: Sequence[Event]) -> dict[str, Object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,9 +81,9 @@ def view(record: ExperimentRecord, liveness: Liveness | None = None) -> Experime
         best_step=best.step,
         runs=outcome.runs,
         arms=arm_views,
-        n_runs=len({arm.run for arm in arms}),
+        n_runs=sum(run.n_arms > 0 for run in outcome.runs),
         n_arms=len(arms),
-        n_seeds=max(Counter(arm.run for arm in arms).values(), default=0),
+        n_seeds=max((run.n_arms for run in outcome.runs), default=0),
         n_done=sum(arm.status == "completed" and not arm.unscored for arm in arms),
         failures=[Failure(arm.name, redact_text(arm.problem)) for arm in problems],
         n_failures=len(problems),

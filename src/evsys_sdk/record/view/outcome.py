@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,15 +40,15 @@ def outcome_of(conclusion: Object, config: Object, arms: Sequence[RunRecord]) ->
     ):  # a loss does not measure success of a recipe with rewards
         metric, mode, concluded, score = own_metric, own_mode, {}, None
     scored = {arm.name: latest_score(arm, metric) for arm in arms}
-    plain = {run.run: run for run in _plain_scores(arms, scored, metric)}
+    by_run: dict[str, list[RunRecord]] = {}
+    for arm in arms:
+        by_run.setdefault(arm.run, []).append(arm)
     # A conclusion has no scores of runs that have not completed.
-    unconcluded = {
-        name
-        for name, run in plain.items()
-        if name not in concluded or (concluded[name].score is None and run.step is not None)
-    }
+    scoreless = [name for name in by_run if name not in concluded or concluded[name].score is None]
+    plain = {name: _plain_score(name, by_run[name], scored, metric) for name in scoreless}
+    unconcluded = {name for name, run in plain.items() if name not in concluded or run.step is not None}
     runs = [plain[name] if name in unconcluded else concluded[name] for name in {**concluded, **plain}]
-    ranked = [run for run in runs if run.run in plain or not plain]  # without runs of a parent experiment
+    ranked = [run for run in runs if run.run in by_run or not by_run]  # without runs of a parent experiment
     best_run = _best_run(conclusion, ranked, unconcluded, mode)
     best = next((run for run in runs if run.run == best_run), None)
     if best_run and score is not None and (best is None or best.score is None):
@@ -78,11 +78,11 @@ def find_deciding_metric(config: Object, arms: Sequence[RunRecord]) -> tuple[str
     return (metric, mode) if metric else _selection_metric(arms)
 
 
-def known_metrics(arms: Iterable[RunRecord]) -> dict[str, None]:
+def known_metrics(arms: Iterable[RunRecord]) -> Iterable[str]:
     """The metrics of ended arms, and the scores of unfinished ones."""
-    metrics: dict[str, None] = {}
+    metrics: dict[str, float | None] = {}
     for arm in arms:
-        metrics |= dict.fromkeys(arm.metrics)
+        metrics |= arm.metrics
         if arm.status != "completed":
             metrics |= {metric: None for metric, _, _, _ in arm.scores if is_score(metric)}
     return metrics
@@ -116,25 +116,20 @@ def latest_score(arm: RunRecord, metric: str) -> ArmScore | None:
     return (arm.metrics[metric], int(arm.metrics.get("steps", 0))) if metric in arm.metrics else None
 
 
-def _plain_scores(arms: Sequence[RunRecord], scored: Mapping[str, ArmScore | None], metric: str) -> Iterator[RunView]:
-    """The mean of each run over its seeds, without an interval.
+def _plain_score(run: str, seeds: Sequence[RunRecord], scored: Mapping[str, ArmScore | None], metric: str) -> RunView:
+    """The mean of a run over its seeds, without an interval.
 
     Completed seeds count; without any, those that were scored before their end.
     """
-    by_run: dict[str, list[RunRecord]] = {}
-    for arm in arms:
-        by_run.setdefault(arm.run, []).append(arm)
-    for run, seeds in by_run.items():
-        failures = sum(bool(arm.problem) for arm in seeds)
-        scored_arms = [(arm, *score) for arm in seeds if (score := scored[arm.name]) is not None]
-        good = [scored_arm for scored_arm in scored_arms if scored_arm[2] is None] or scored_arms
-        if not good:
-            yield RunView(run, failures=failures)
-            continue
-        mean = sum(value for _, value, _ in good) / len(good)
-        tasks = whole(good[0][0].metrics.get(f"{metric.rpartition('/')[0]}/tasks"))
-        step = min((step for _, _, step in good if step is not None), default=None)
-        yield RunView(run, score=mean, n_seeds=len(good), n_tasks=tasks, failures=failures, step=step)
+    failures = sum(bool(arm.problem) for arm in seeds)
+    scored_arms = [(arm, *score) for arm in seeds if (score := scored[arm.name]) is not None]
+    good = [scored_arm for scored_arm in scored_arms if scored_arm[2] is None] or scored_arms
+    if not good:
+        return RunView(run, failures=failures)
+    mean = sum(value for _, value, _ in good) / len(good)
+    tasks = whole(good[0][0].metrics.get(f"{metric.rpartition('/')[0]}/tasks"))
+    step = min((step for _, _, step in good if step is not None), default=None)
+    return RunView(run, score=mean, n_seeds=len(good), n_tasks=tasks, failures=failures, step=step)
 
 
 def best_of(runs: Sequence[RunView], mode: str) -> str:

@@ -75,10 +75,9 @@ def resolve_metric(name: str, known: Iterable[str], order: tuple[str, ...] = SPL
     names = dict.fromkeys(known)
     if name in names:
         return name
-    scores = sorted(filter(is_score, names), key=lambda metric: (order.index(split_of(metric)), metric))
-    if name:
-        return next((metric for metric in scores if metric.endswith(f"/{name}")), name)
-    return scores[0] if scores else ""
+    ending = f"/{name}" if name else ""
+    scores = [metric for metric in names if metric.endswith(ending) and is_score(metric)]
+    return min(scores, key=lambda metric: (order.index(split_of(metric)), metric), default=name)
 
 
 def describe_tasks(n_tasks: int | None, sha256: str) -> str:
