@@ -39,14 +39,14 @@ def looked_up(node: ast.AST) -> list[ast.expr]:
 
 
 def test_extras_are_asked_for_documented_keys_only() -> None:
-    asked = [(where, key) for where, node in nodes() for key in looked_up(node)]
-    assert asked, "the context's rows are read somewhere"
-    literal = {(where, str(key.value)) for where, key in asked if isinstance(key, ast.Constant)}
+    lookups = [(where, key) for where, node in nodes() for key in looked_up(node)]
+    assert lookups, "the context's rows are read somewhere"
+    literal = {(where, str(key.value)) for where, key in lookups if isinstance(key, ast.Constant)}
     undocumented = sorted(
         (where, key) for where, key in literal if key not in DOCUMENTED and not where.startswith(RECORD_READERS)
     )
     assert undocumented == []
-    computed = {where for where, key in asked if not isinstance(key, ast.Constant)}
+    computed = {where for where, key in lookups if not isinstance(key, ast.Constant)}
     assert computed <= {"experiment/arms/results.py"}, "only the reader of results walks over names"
 
 
@@ -79,5 +79,5 @@ def private_lookup(node: ast.AST) -> str | None:
 
 
 def test_no_private_name_is_looked_up_from_outside() -> None:
-    found = [(where, name) for where, node in nodes() if (name := private_lookup(node)) is not None]
-    assert [one for one in found if not one[0].startswith(OTHER_PEOPLES) and one not in OF_PYTHON] == []
+    lookups = [(where, name) for where, node in nodes() if (name := private_lookup(node)) is not None]
+    assert [one for one in lookups if not one[0].startswith(OTHER_PEOPLES) and one not in OF_PYTHON] == []

@@ -84,10 +84,10 @@ def test_an_environment_without_stamp_or_interpreter_is_made_again(
 def test_packages_that_are_listed_completely_are_not_resolved(
     env: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    commands: list[list[str]] = []
 
     def build(folder: Path, arguments: list[str], *, add: bool = False) -> None:
-        asked.append(arguments)
+        commands.append(arguments)
         env.site_packages(folder).mkdir(parents=True)
         (folder / "bin").mkdir()
         (folder / "bin" / "python").symlink_to(sys.executable)
@@ -97,8 +97,8 @@ def test_packages_that_are_listed_completely_are_not_resolved(
     (tmp_path / "constraints/heavy.txt").write_text("b==1\n", encoding="utf-8")
     assert env.main(["heavy", "hf"]) == 0
     assert env.main(["other", "hf"]) == 0
-    assert asked[0] == ["--no-deps", "--requirement", "constraints/heavy.txt"]
-    assert asked[2] == ["--constraint", "constraints/main.txt", "b"]
+    assert commands[0] == ["--no-deps", "--requirement", "constraints/heavy.txt"]
+    assert commands[2] == ["--constraint", "constraints/main.txt", "b"]
 
 
 def test_a_folder_of_someone_else_is_left_alone(

@@ -33,8 +33,8 @@ PROBLEMS = [
 
 
 def every_error() -> list[type[EvsysError]]:
-    found = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, EvsysError)]
-    return sorted(found, key=lambda error: error.__name__)
+    classes = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, EvsysError)]
+    return sorted(classes, key=lambda error: error.__name__)
 
 
 EXAMPLES: list[EvsysError] = [
@@ -56,19 +56,19 @@ def test_the_module_names_every_error_and_the_builtin_it_is() -> None:
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_an_error_survives_pickling(error: EvsysError, protocol: int) -> None:
-    found = pickle.loads(pickle.dumps(error, protocol))
-    assert type(found) is type(error)
-    assert str(found) == str(error)
-    assert found.args == error.args
-    assert found.to_dict() == error.to_dict()
-    assert vars(found) == vars(error)
-    assert copy.copy(found).to_dict() == error.to_dict()
+    parsed = pickle.loads(pickle.dumps(error, protocol))
+    assert type(parsed) is type(error)
+    assert str(parsed) == str(error)
+    assert parsed.args == error.args
+    assert parsed.to_dict() == error.to_dict()
+    assert vars(parsed) == vars(error)
+    assert copy.copy(parsed).to_dict() == error.to_dict()
 
 
 def test_the_absence_of_a_value_survives_pickling() -> None:
-    found = pickle.loads(pickle.dumps(ConfigError(PROBLEMS)))
-    assert [problem.value for problem in found.problems] == [None, MISSING]
-    assert "got" not in str(found.problems[1])
+    parsed = pickle.loads(pickle.dumps(ConfigError(PROBLEMS)))
+    assert [problem.value for problem in parsed.problems] == [None, MISSING]
+    assert "got" not in str(parsed.problems[1])
     assert copy.deepcopy(MISSING) is MISSING
 
 

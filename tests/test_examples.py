@@ -81,8 +81,8 @@ def test_every_example_can_be_rehearsed_from_the_command_line(config: Path, tmp_
     command = [sys.executable, "-m", "evsys_sdk", "run", str(tmp_path / "config.yaml"), "--dry", "--json", *imports]
     # Redaction writes a mark and nothing else: without one, these variables have changed no byte of the record.
     ordinary = {f"ORDINARY_{number}": value for number, value in enumerate(ORDINARY)}
-    told = {**os.environ, **ordinary}
-    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, **ordinary}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert not [one for one in (tmp_path / "out").rglob("*") if one.is_file() and b"[redacted]" in one.read_bytes()]
     answer = json.loads(done.stdout)
@@ -146,12 +146,12 @@ async def test_in_the_tool_use_example_only_all_three_turns_are_rewarded(
     agent = importlib.import_module("examples.07_tool_use.agent")
     verifier = InProcessVerifier("taken_out", expected=agent.DRAWERS["open_upper"])
     task = HarborTask("t", "Think of this. soup", verifier)
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     class Scripted:
         async def act(self, messages: Any, *, tools: Any = None) -> Turn:
-            asked.append(list(messages))
-            answer = answers[len(asked) - 1].replace("BOX", agent.box_in(answers[0], task))
+            calls.append(list(messages))
+            answer = answers[len(calls) - 1].replace("BOX", agent.box_in(answers[0], task))
             return Turn({"role": "assistant", "content": answer})
 
     engine = InlineEngine(EngineLimits())
@@ -159,7 +159,7 @@ async def test_in_the_tool_use_example_only_all_three_turns_are_rewarded(
     [rollout] = await engine.submit([RolloutRequest(task, 0, Scripted(), harness, verify_with())])
     engine.close()
     assert (len(rollout.turns), rollout.reward) == (turns, reward)
-    assert [len(messages) for messages in asked] == [1, 3, 5][:turns], "the whole conversation is shown every time"
+    assert [len(messages) for messages in calls] == [1, 3, 5][:turns], "the whole conversation is shown every time"
 
 
 @pytest.mark.usefixtures("examples")

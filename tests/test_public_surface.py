@@ -88,21 +88,21 @@ def test_the_eight_registries_of_the_reference_are_there_by_its_names() -> None:
         assert f"register_{short}" in PROMISED
         assert f"get_{short}" in PROMISED
     groups = ["algorithms", "verifiers", "metrics", "backends", "inference", "transforms", "data_stores", "log_stores"]
-    assert {f"evsys_sdk.{group}" for group in groups} <= {found.group for found in REGISTRIES.values()}
+    assert {f"evsys_sdk.{group}" for group in groups} <= {registry.group for registry in REGISTRIES.values()}
 
 
 def imported_for_type_checkers() -> dict[str, set[str]]:
     """Module -> the names imported from it under TYPE_CHECKING."""
-    found: dict[str, set[str]] = {}
+    by_module: dict[str, set[str]] = {}
     for node in ast.parse(SOURCE.read_text("utf-8")).body:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             for statement in node.body:
                 assert isinstance(statement, ast.ImportFrom)
                 assert statement.level == 1
-                found[str(statement.module)] = {alias.name for alias in statement.names}
+                by_module[str(statement.module)] = {alias.name for alias in statement.names}
                 # The rule for typed packages: only what is imported as itself is public.
                 assert all(alias.asname == alias.name for alias in statement.names)
-    return found
+    return by_module
 
 
 def test_type_checkers_and_the_interpreter_see_the_same_names() -> None:

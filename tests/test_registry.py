@@ -75,11 +75,11 @@ def test_a_built_in_is_imported_when_it_is_first_used(plants: Registry) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_its_three_functions_on_the_public_surface(kind: str) -> None:
-    found = REGISTRIES[kind]
-    short = found.decorator.removeprefix("register_")
-    assert getattr(evsys_sdk, found.decorator) == found.register
-    assert getattr(evsys_sdk, f"get_{short}") == found.get
-    assert getattr(evsys_sdk, f"list_{found.plural}") == found.names
+    kind_registry = REGISTRIES[kind]
+    short = kind_registry.decorator.removeprefix("register_")
+    assert getattr(evsys_sdk, kind_registry.decorator) == kind_registry.register
+    assert getattr(evsys_sdk, f"get_{short}") == kind_registry.get
+    assert getattr(evsys_sdk, f"list_{kind_registry.plural}") == kind_registry.names
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -183,12 +183,12 @@ def test_nameless_things_are_told_apart_by_identity(plants: Registry) -> None:
     plants.register("a")(first)
     with pytest.raises(DuplicateNameError, match="<lambda>"):
         plants.register("a")(second)
-    made = functools.partial(print, "x")
-    plants.register("b")(made)
+    nameless = functools.partial(print, "x")
+    plants.register("b")(nameless)
     with pytest.raises(DuplicateNameError, match="partial"):
         plants.register("b")(functools.partial(print, "y"))
     with pytest.raises(DuplicateNameError):
-        plants.register("moss")(made)
+        plants.register("moss")(nameless)
 
 
 @pytest.mark.parametrize("misuse", [Shout, "", None, 3])
@@ -438,7 +438,7 @@ def test_a_lookup_does_not_wait_for_an_import_that_registers(installed: Path, mo
     first = threading.Thread(target=importlib.import_module, args=("evsys_test_plants.curious",))
     first.start()
     assert importing.wait(60)
-    found: list[Any] = []
+    results: list[Any] = []
 
     def now_looking(**select: Any) -> Any:
         looking.set()
@@ -446,13 +446,13 @@ def test_a_lookup_does_not_wait_for_an_import_that_registers(installed: Path, mo
 
     real_entry_points = importlib.metadata.entry_points
     monkeypatch.setattr("importlib.metadata.entry_points", now_looking)
-    second = threading.Thread(target=lambda: found.append(evsys_sdk.get_transform("curious")), daemon=True)
+    second = threading.Thread(target=lambda: results.append(evsys_sdk.get_transform("curious")), daemon=True)
     second.start()
     first.join(60)
     second.join(60)
     assert not first.is_alive()
     assert not second.is_alive()
-    assert found[0].name == "curious"
+    assert results[0].name == "curious"
 
 
 class TestParamsFromTheSignature:

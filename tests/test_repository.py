@@ -78,11 +78,11 @@ def test_the_check_accepts_ordinary_lines(line: str) -> None:
 
 
 def test_no_file_names_a_package_registry_or_a_path_of_one_machine() -> None:
-    found: list[str] = []
+    problems: list[str] = []
     for path in repository_files():
         text = path.read_bytes().decode("utf-8", errors="replace")
-        found += [f"{path.relative_to(ROOT)}:{name}" for name in machine_names(text)]
-    assert not found, "\n".join(found)
+        problems += [f"{path.relative_to(ROOT)}:{name}" for name in machine_names(text)]
+    assert not problems, "\n".join(problems)
 
 
 def test_there_is_no_lock_file_with_addresses() -> None:
@@ -100,8 +100,8 @@ def test_every_pin_of_an_environment_is_a_plain_version(environment: str) -> Non
 def test_every_core_and_dev_dependency_is_pinned() -> None:
     project = pyproject()["project"]
     pinned = re.findall(r"^([a-z0-9._-]+)==", (ROOT / "constraints/main.txt").read_text("utf-8"), re.MULTILINE)
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    names = {re.split(r"[\[<>=!~ ;]", requirement, maxsplit=1)[0].lower() for requirement in wanted}
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[\[<>=!~ ;]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
     assert names <= set(pinned), "run `make constraints`"
 
 

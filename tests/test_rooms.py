@@ -113,14 +113,14 @@ def imported_modules(node: ast.AST, module: str, *, is_package: bool) -> list[st
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
     """What `module` imports although it comes later, as `line: name`."""
     part = module.split(".")[1]
-    found: list[str] = []
+    lines: list[str] = []
     for node in statements(ast.parse(source)):
         for name in imported_modules(node, module, is_package=is_package):
             package, _, rest = f"{name}.".partition(".")
             target = rest.split(".")[0]
             if package == PACKAGE and target != part and rank(target) > rank(part):
-                found.append(f"{getattr(node, 'lineno', 0)}: {name}")
-    return found
+                lines.append(f"{getattr(node, 'lineno', 0)}: {name}")
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_every_part_of_the_package_has_its_place_in_the_order() -> None:
 
 
 def test_no_room_imports_a_later_one() -> None:
-    found: list[str] = []
+    problems: list[str] = []
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
         if parts[0] in FRONT:
@@ -180,8 +180,8 @@ def test_no_room_imports_a_later_one() -> None:
         is_package = parts[-1] == "__init__"
         module = ".".join([PACKAGE, *(parts[:-1] if is_package else parts)])
         shown = path.relative_to(SOURCE.parents[1])
-        found += [f"{shown}:{line}" for line in violations(path.read_text("utf-8"), module, is_package=is_package)]
-    assert not found, "imports of a later room (reach it through a registry or a protocol):\n" + "\n".join(found)
+        problems += [f"{shown}:{line}" for line in violations(path.read_text("utf-8"), module, is_package=is_package)]
+    assert not problems, "imports of a later room (reach it through a registry or a protocol):\n" + "\n".join(problems)
 
 
 @pytest.mark.parametrize(

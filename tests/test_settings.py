@@ -112,8 +112,8 @@ def test_modules_and_files_named_on_the_command_line_are_imported_in_order(proje
 
 def test_a_file_is_imported_once(project: Path) -> None:
     path = write(project / "counting.py", "import sys\nsys.evsys_count = getattr(sys, 'evsys_count', 0) + 1\n")
-    one, other = import_project_code(["counting.py", str(path)])
-    assert one is other
+    first, other = import_project_code(["counting.py", str(path)])
+    assert first is other
     assert sys.evsys_count == 1  # pyright: ignore[reportAttributeAccessIssue]
     del sys.evsys_count  # pyright: ignore[reportAttributeAccessIssue]
 

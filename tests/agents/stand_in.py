@@ -112,14 +112,14 @@ class StandIn:
 
 
 def _names(body: Json) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for tool in body.get("tools") or []:
         inner = tool.get("tools")
         if isinstance(inner, list):
-            found += [f"{tool.get('name')}/{one.get('name')}" for one in cast("list[Json]", inner)]
+            names += [f"{tool.get('name')}/{one.get('name')}" for one in cast("list[Json]", inner)]
         elif tool.get("name"):
-            found.append(tool["name"])
-    return found
+            names.append(tool["name"])
+    return names
 
 
 def _last_result(body: Json) -> str:

@@ -53,8 +53,8 @@ def config_of(root: Path) -> Path:
 
 def raise_the_verdict(root: Path) -> None:
     for path in root.glob(".evsys/runs/*/conclusion.json"):
-        told = json.loads(path.read_text("utf-8"))
-        path.write_text(json.dumps({**told, "verdict": "supported"}), encoding="utf-8")
+        parsed = json.loads(path.read_text("utf-8"))
+        path.write_text(json.dumps({**parsed, "verdict": "supported"}), encoding="utf-8")
 
 
 def raise_the_scores(root: Path) -> None:

@@ -46,9 +46,11 @@ def workspace(tmp_path: Path) -> Path:
 
 def experiment(name: str, score: float | None, verdict: str = "supported", **more: Any) -> ExperimentView:
     spend = {"tokens_trained": 100.0, "tokens_sampled": 20.0, "usd": 0.5, "wall_s": 360.0}
-    found = ExperimentView(name, name, f"runs/{name}", "completed", started=NOW - 900, metric="pass@1", spend=spend)
-    asked = Question("pass@1", direction=more.get("mode", "max"), model="tiny", backend="mock")
-    return replace(found, **{"question": asked, "best_score": score, "verdict": verdict, **more})
+    experiment_view = ExperimentView(
+        name, name, f"runs/{name}", "completed", started=NOW - 900, metric="pass@1", spend=spend
+    )
+    question = Question("pass@1", direction=more.get("mode", "max"), model="tiny", backend="mock")
+    return replace(experiment_view, **{"question": question, "best_score": score, "verdict": verdict, **more})
 
 
 def campaign(**terms: Any) -> Campaign:
@@ -65,17 +67,17 @@ def test_only_experiments_with_the_same_question_are_compared() -> None:
             "tokens", 37.0, question=replace(easy[0].question, metric="tokens_per_task"), metric="tokens_per_task"
         ),
     ]
-    found = judge_progress(campaign(goal=0.95, patience=2), [*easy, *other], NOW)
-    assert found.state == "open"
-    assert found.best is easy[0]
-    assert found.question == easy[0].question
+    progress = judge_progress(campaign(goal=0.95, patience=2), [*easy, *other], NOW)
+    assert progress.state == "open"
+    assert progress.best is easy[0]
+    assert progress.question == easy[0].question
     unanswered = experiment("half", 0.99, question=replace(easy[0].question, metric="test/pass@1"))
     assert judge_progress(campaign(goal=0.95), [unanswered], NOW).best is None
 
 
 def test_terms_are_agreed_once(workspace: Path) -> None:
-    made = open_campaign("better", Terms("Is more better?", experiments=4, tokens=1000, goal=0.9))
-    assert load_campaign("better") == made
+    opened = open_campaign("better", Terms("Is more better?", experiments=4, tokens=1000, goal=0.9))
+    assert load_campaign("better") == opened
     assert list_campaigns() == ["better"]
     with pytest.raises(EvsysError, match="exists already, and its terms stay"):
         open_campaign("better", Terms("Is more better?", experiments=400))
@@ -184,22 +186,22 @@ def test_it_is_spent_when_a_limit_is_reached() -> None:
 
 def test_it_is_stalled_when_nothing_gets_better() -> None:
     scores = [0.2, 0.5, 0.5, 0.4, 0.5]
-    found = [experiment(str(number), score) for number, score in enumerate(scores)]
-    progress = judge_progress(campaign(), found, NOW)
+    experiments = [experiment(str(number), score) for number, score in enumerate(scores)]
+    progress = judge_progress(campaign(), experiments, NOW)
     assert (progress.state, progress.best and progress.best.id) == ("stalled", "1")
-    assert judge_progress(campaign(patience=4), found, NOW).state == "open"
-    failed = [*found[:4], replace(found[4], best_score=None)]
+    assert judge_progress(campaign(patience=4), experiments, NOW).state == "open"
+    failed = [*experiments[:4], replace(experiments[4], best_score=None)]
     assert judge_progress(campaign(), failed, NOW).state == "open", "what has no score says nothing about the idea"
 
 
 def test_what_runs_or_is_about_to_counts_with_all_it_may_take() -> None:
     admitted = Admission(1, "a", "hash", tokens=500.0, usd=2.0, time=NOW - 1000)
     running = replace(experiment("a", None), status="running")
-    held = replace(campaign(tokens=1000), admissions=[admitted])
-    assert judge_progress(held, [running], NOW).spent["tokens"] == 500.0
-    assert judge_progress(held, [replace(running, status="completed")], NOW).spent["tokens"] == 120.0
-    assert judge_progress(held, [], NOW).spent["tokens"] == 0.0, "it never came to be"
-    fresh = replace(held, admissions=[replace(admitted, time=NOW - 1)])
+    changed = replace(campaign(tokens=1000), admissions=[admitted])
+    assert judge_progress(changed, [running], NOW).spent["tokens"] == 500.0
+    assert judge_progress(changed, [replace(running, status="completed")], NOW).spent["tokens"] == 120.0
+    assert judge_progress(changed, [], NOW).spent["tokens"] == 0.0, "it never came to be"
+    fresh = replace(changed, admissions=[replace(admitted, time=NOW - 1)])
     progress = judge_progress(fresh, [], NOW)
     assert (progress.spent["tokens"], progress.spent["experiments"]) == (500.0, 1.0)
 
@@ -233,9 +235,11 @@ def test_an_experiment_is_let_in_while_something_is_left(workspace: Path) -> Non
     open_campaign("better", Terms("?", experiments=2, tokens=20_000, approve_tokens=10))
     with pytest.raises(CampaignRefusal, match="tokens left, and this may take"):
         admit(large)
-    with pytest.raises(CampaignRefusal, match=r"evsys approve campaign:better [0-9a-f]{16} --by NAME") as asked:
+    with pytest.raises(
+        CampaignRefusal, match=r"evsys approve campaign:better [0-9a-f]{16} --by NAME"
+    ) as needs_approval:
         admit(first)
-    plan = str(asked.value).split()[-3]
+    plan = str(needs_approval.value).split()[-3]
     assert main(["approve", "campaign:better", plan, "--by", "ada"]) == 0
     assert admit(first) == 1
     assert admit(first) == 2
@@ -285,8 +289,8 @@ def test_one_command_lists_and_approves_whatever_waits(workspace: Path, capsys: 
     assert main(["approve", "campaign:better", "abc", "--by", "ada"]) == 0
     assert main(["approve", "campaign:better", "--reject", "--reason", "too long"]) == 0
     assert main(["approve", "loop:shop"]) == 0
-    found = load_campaign("better").approvals
-    assert [(one.subject, one.state, one.by, one.reason) for one in found.values()] == [
+    approvals = load_campaign("better").approvals
+    assert [(one.subject, one.state, one.by, one.reason) for one in approvals.values()] == [
         ("abc", "approved", "ada", ""),
         ("def", "rejected", "", "too long"),
     ]

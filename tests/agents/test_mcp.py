@@ -153,7 +153,7 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], said: str) -> None
 
 def test_many_calls_at_once_are_each_answered_once() -> None:
     answers = talk(*(call("echo", number, n=number % 9 + 1) for number in range(60)))
-    assert {one["id"]: json.loads(one["result"]["content"][0]["text"])["n"] for one in answers} == {
+    assert {answer["id"]: json.loads(answer["result"]["content"][0]["text"])["n"] for answer in answers} == {
         number: number % 9 + 1 for number in range(60)
     }
 
@@ -168,8 +168,8 @@ def test_the_tools_cost_a_model_less_than_1500_tokens() -> None:
 def test_no_tool_can_edit_tasks_budgets_or_records() -> None:
     may_write = {tool.name for tool in TOOLS if not tool.reads_only}
     assert may_write == {"launch", "cancel", "note"}
-    taken = {name for tool in TOOLS for name in tool.properties}
-    assert not taken & {"content", "file", "budget", "root", "force", "resume"}
+    tools = {name for tool in TOOLS for name in tool.properties}
+    assert not tools & {"content", "file", "budget", "root", "force", "resume"}
 
 
 # Against the real command line
@@ -212,10 +212,10 @@ class Client:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     root = init_project("shop", into=tmp_path / "shop").root
-    made = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "evsys_sdk", "new-experiment", "first"], cwd=root, capture_output=True, check=False
     )
-    assert made.returncode == 0
+    assert result.returncode == 0
     config = next((root / "experiments").glob("*_first")) / "config.yaml"
     shutil.copy(config, root / "config.yaml")
     text = config.read_text("utf-8").replace("max_steps: 30", "max_steps: 4").replace("n_repeats: 3", "n_repeats: 1")
@@ -237,15 +237,15 @@ def test_an_experiment_is_planned_launched_watched_and_remembered(client: Client
     assert not refused
     assert planned["plan"]["total"]["steps"] == 4
 
-    said, refused = client.ask("launch", config="config.yaml", plan_hash="0" * 16)
+    reply, refused = client.ask("launch", config="config.yaml", plan_hash="0" * 16)
     assert refused
-    assert "this is not the plan" in said
+    assert "this is not the plan" in reply
     config = project / "config.yaml"
     before = config.read_text("utf-8")
     config.write_text(before.replace("max_steps: 4", "max_steps: 400000"), encoding="utf-8")
-    said, refused = client.ask("launch", config="config.yaml", plan_hash=planned["plan_hash"])
+    reply, refused = client.ask("launch", config="config.yaml", plan_hash=planned["plan_hash"])
     assert refused
-    assert "changed since" in said
+    assert "changed since" in reply
     assert client.ask("list_experiments")[0]["total"] == 0
     config.write_text(before, encoding="utf-8")
 
@@ -286,10 +286,10 @@ def test_every_refusal_of_the_command_line_arrives_whole(client: Client, project
     config = project / "config.yaml"
     text = config.read_text("utf-8").replace("n_repeats: 1", "n_repeats: 0").replace("kind: mock", "kind: mok")
     config.write_text(text, encoding="utf-8")
-    said, refused = client.ask("validate", config="config.yaml")
+    reply, refused = client.ask("validate", config="config.yaml")
     assert refused
-    assert "n_repeats: should be at least 1" in said
-    assert "Did you mean 'mock'" in said
+    assert "n_repeats: should be at least 1" in reply
+    assert "Did you mean 'mock'" in reply
     assert "there is no experiment" in client.ask("get_experiment", experiment="--help")[0]
     assert "did you mean" in client.ask("schema", kind="algorithm", name="sf")[0]
     assert "a name needs its kind" in client.ask("schema", name="sft")[0]

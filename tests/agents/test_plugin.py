@@ -77,13 +77,15 @@ def test_what_is_wrong_with_a_front_matter_is_found(tmp_path: Path) -> None:
 
 
 def test_every_manifest_says_the_same() -> None:
-    said = [{key: read(name).get(key) for key in ("name", "version", "description", "license")} for name in MANIFESTS]
-    assert all(one == said[0] for one in said)
-    assert said[0]["version"] == __version__
+    manifests = [
+        {key: read(name).get(key) for key in ("name", "version", "description", "license")} for name in MANIFESTS
+    ]
+    assert all(one == manifests[0] for one in manifests)
+    assert manifests[0]["version"] == __version__
     assert set(read(".agents/plugin.json")) <= OF_AGENT_PLUGINS
     assert all(read(name)["author"]["name"] for name in MANIFESTS)
-    assert read(".claude-plugin/marketplace.json")["plugins"][0]["name"] == said[0]["name"]
-    assert read(".agents/plugins/marketplace.json")["plugins"][0]["name"] == said[0]["name"]
+    assert read(".claude-plugin/marketplace.json")["plugins"][0]["name"] == manifests[0]["name"]
+    assert read(".agents/plugins/marketplace.json")["plugins"][0]["name"] == manifests[0]["name"]
 
 
 def test_every_path_in_a_manifest_is_there() -> None:
@@ -98,9 +100,9 @@ def test_every_hook_is_for_an_event_that_exists_and_runs_the_script() -> None:
     assert set(hooks) == EVENTS
     commands = [hook for entries in hooks.values() for entry in entries for hook in entry["hooks"]]
     for hook in commands:
-        found = re.fullmatch(r'python3 "\$\{CLAUDE_PLUGIN_ROOT\}/(hooks/[a-z_]+\.\w+)"(?: \w+)?', hook["command"])
-        assert found is not None
-        assert (ROOT / found[1]).is_file()
+        match = re.fullmatch(r'python3 "\$\{CLAUDE_PLUGIN_ROOT\}/(hooks/[a-z_]+\.\w+)"(?: \w+)?', hook["command"])
+        assert match is not None
+        assert (ROOT / match[1]).is_file()
         assert hook["timeout"] <= 60
 
 
@@ -120,16 +122,18 @@ def quoted_commands(path: Path) -> Iterator[str]:
 def problems_of(command: str) -> list[str]:
     """What a quoted command names that the command line does not have."""
     words = [word.strip("\"'.,:)") for word in command.split()[1:]]
-    found: click.Command | None = evsys
+    click_command: click.Command | None = evsys
     context = click.Context(evsys)
-    while isinstance(found, click.Group) and words:
+    while isinstance(click_command, click.Group) and words:
         name = words.pop(0)
         if name.startswith("--"):
             return []
-        found = found.get_command(context, name)
-        if found is None:
+        click_command = click_command.get_command(context, name)
+        if click_command is None:
             return [f"no command {name}"]
-    options = {name for param in found.params for name in param.opts} | {"--help"} if found else set[str]()
+    options = (
+        {name for param in click_command.params for name in param.opts} | {"--help"} if click_command else set[str]()
+    )
     return [f"no option {word}" for word in words if word.startswith("--") and word.partition("=")[0] not in options]
 
 
@@ -211,10 +215,10 @@ def test_installing_leaves_what_was_there(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"model": "opus", "hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": []}]}}
     settings.write_text(json.dumps(mine), encoding="utf-8")
     install_skills("claude", tmp_path)
-    found = json.loads(settings.read_text("utf-8"))
-    assert found["model"] == "opus"
-    assert found["hooks"]["PreToolUse"][0] == {"matcher": "Bash", "hooks": []}
-    assert len(found["hooks"]["PreToolUse"]) == 2
+    parsed = json.loads(settings.read_text("utf-8"))
+    assert parsed["model"] == "opus"
+    assert parsed["hooks"]["PreToolUse"][0] == {"matcher": "Bash", "hooks": []}
+    assert len(parsed["hooks"]["PreToolUse"]) == 2
     changed = tmp_path / ".claude" / "skills" / "using-the-sdk" / "SKILL.md"
     changed.write_text("mine", encoding="utf-8")
     with pytest.raises(EvsysError, match=r"using-the-sdk.*--force"):
@@ -286,9 +290,9 @@ def test_edits_of_sealed_tasks_and_records_are_refused_with_the_reason(
     given: dict[str, str], project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     HOOK.guard({"tool_input": given, "cwd": str(project)})
-    said = json.loads(capsys.readouterr().out)["hookSpecificOutput"]
-    assert said["permissionDecision"] == "deny"
-    assert re.search(r"sealed|record", said["permissionDecisionReason"])
+    output = json.loads(capsys.readouterr().out)["hookSpecificOutput"]
+    assert output["permissionDecision"] == "deny"
+    assert re.search(r"sealed|record", output["permissionDecisionReason"])
 
 
 @pytest.mark.parametrize("given", ALLOWED, ids=lambda given: next(iter(given.values()), "nothing")[:50])
@@ -304,14 +308,14 @@ def test_everything_else_passes_without_a_word(
     [("guard", ""), ("check", "[]"), ("guard", '{"tool_input": {"file_path": 3}, "cwd": 4}'), ("nonsense", "{}")],
 )
 def test_a_hook_that_does_not_understand_lets_everything_pass(what: str, event: str, tmp_path: Path) -> None:
-    said = hook(what, event, tmp_path)
-    assert (said.stdout, said.returncode) == ("", 0)
+    output = hook(what, event, tmp_path)
+    assert (output.stdout, output.returncode) == ("", 0)
 
 
 def test_outside_of_a_project_hooks_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = {"file_path": "data/benchmark/t/tasks.jsonl", "command": "rm -rf data/benchmark"}
+    tool_input = {"file_path": "data/benchmark/t/tasks.jsonl", "command": "rm -rf data/benchmark"}
     for what in (HOOK.guard, HOOK.check):
-        what({"cwd": str(tmp_path), "tool_input": given})
+        what({"cwd": str(tmp_path), "tool_input": tool_input})
     assert capsys.readouterr() == ("", "")
     assert begin_session(tmp_path) == ""
 
@@ -324,9 +328,9 @@ def test_a_config_that_was_just_broken_is_reported(
     config.write_text("name: x\nn_repeats: 0\n", encoding="utf-8")
     event = {"cwd": str(project), "tool_input": {"file_path": str(config)}}
     HOOK.check(event)
-    said = json.loads(capsys.readouterr().out)["hookSpecificOutput"]
-    assert "experiments/e/config.yaml" in said["additionalContext"]
-    assert "n_repeats: should be at least 1" in said["additionalContext"]
+    output = json.loads(capsys.readouterr().out)["hookSpecificOutput"]
+    assert "experiments/e/config.yaml" in output["additionalContext"]
+    assert "n_repeats: should be at least 1" in output["additionalContext"]
     HOOK.check({"cwd": str(project), "tool_input": {"input": "*** Update File: experiments/e/config.yaml\n@@\n"}})
     assert "n_repeats" in capsys.readouterr().out
 

@@ -100,9 +100,9 @@ def test_a_name_that_no_package_can_have_is_refused_before_anything_is_written(n
 
 
 def test_an_experiment_is_for_the_data_of_the_project(project: Path) -> None:
-    made = new_experiment("first", today=date(2026, 3, 1))
-    assert made.config == project / "experiments" / "20260301_first" / "config.yaml"
-    config = load_yaml(made.config)
+    experiment = new_experiment("first", today=date(2026, 3, 1))
+    assert experiment.config == project / "experiments" / "20260301_first" / "config.yaml"
+    config = load_yaml(experiment.config)
     assert config.name == "20260301_first"
     assert [(entry.name, entry.role) for entry in config.metadata.benchmark] == [
         ("tickets_val", "val"),
@@ -146,11 +146,11 @@ def test_what_cannot_be_is_refused_with_what_can(project: Path, options: dict[st
 
 
 def test_an_experiment_is_never_overwritten(project: Path) -> None:
-    made = new_experiment("first")
-    made.config.write_text("mine", encoding="utf-8")
+    experiment = new_experiment("first")
+    experiment.config.write_text("mine", encoding="utf-8")
     with pytest.raises(EvsysError, match="exists already"):
         new_experiment("first")
-    assert made.config.read_text("utf-8") == "mine"
+    assert experiment.config.read_text("utf-8") == "mine"
 
 
 def test_outside_of_a_project_one_is_told_how_to_make_one() -> None:
@@ -161,23 +161,23 @@ def test_outside_of_a_project_one_is_told_how_to_make_one() -> None:
 @pytest.mark.slow
 @pytest.mark.e2e
 def test_the_printed_hints_lead_from_an_empty_folder_to_the_conclusion_and_on(tmp_path: Path) -> None:
-    said = evsys("init-project", "shop", cwd=tmp_path)
+    output = evsys("init-project", "shop", cwd=tmp_path)
     where, commands = tmp_path, [["init-project", "shop"]]
-    hints = [line.split() for line in said.stdout.splitlines() if line.startswith("  ")]
+    hints = [line.split() for line in output.stdout.splitlines() if line.startswith("  ")]
     while hints:
         word, *arguments = hints.pop(0)
         if word == "cd":
             where /= arguments[0]
             continue
         commands.append(arguments)
-        said = evsys(*arguments, *(["--quiet"] if arguments[0] == "run" else []), cwd=where)
-        assert said.returncode == 0, said.stderr
-        assert not (arguments[0] == "validate" and said.stderr), "a warning about one's first experiment"
+        output = evsys(*arguments, *(["--quiet"] if arguments[0] == "run" else []), cwd=where)
+        assert output.returncode == 0, output.stderr
+        assert not (arguments[0] == "validate" and output.stderr), "a warning about one's first experiment"
         if arguments[0] == "new-experiment":
-            hints += [line.split()[0:] for line in said.stdout.splitlines() if line.startswith("  ")]
+            hints += [line.split()[0:] for line in output.stdout.splitlines() if line.startswith("  ")]
     verbs = [command[0] for command in commands]
     assert verbs == ["init-project", "new-experiment", "validate", "plan", "run", "history", "context"]
-    assert "Training on tickets raises pass@1 over the model before training: supported" in said.stdout
+    assert "Training on tickets raises pass@1 over the model before training: supported" in output.stdout
 
     _go_on(where)
 

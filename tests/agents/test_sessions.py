@@ -167,9 +167,9 @@ def do_research(agent: Agent, rounds: int = 3) -> Script:
         best = max(known, key=lambda one: one["score"])
         steps = 2 * int(best["params"]["max_steps"])
         change = f"--from {best['id']} --set algorithm.params.max_steps={steps}"
-        made = read_json((yield agent.shell(f"evsys new-experiment round{number} {change} --json")))
-        planned = read_json((yield agent.mcp("validate", config=made["config"])))
-        launched = read_json((yield agent.mcp("launch", config=made["config"], plan_hash=planned["plan_hash"])))
+        content = read_json((yield agent.shell(f"evsys new-experiment round{number} {change} --json")))
+        planned = read_json((yield agent.mcp("validate", config=content["config"])))
+        launched = read_json((yield agent.mcp("launch", config=content["config"], plan_hash=planned["plan_hash"])))
         while read_json((yield agent.mcp("status", experiment=launched["path"], wait_s=50)))["state"] == "running":
             pass
         yield agent.mcp("note", experiment=launched["path"], text=f"Round {number}: {steps} steps.")
@@ -183,8 +183,10 @@ def drive_portfolio(agent: Agent) -> Script:
         proposed = state["next"]
         if not overruled and proposed["action"] == "train":
             other = next(one for one in ("gentle", "sft") if one != proposed["family"])
-            said = f"evsys campaign next night --family {other} --because 'it may only be slow' --by agent --json"
-            assert read_json((yield agent.shell(said)))["family"] == other
+            next_command = (
+                f"evsys campaign next night --family {other} --because 'it may only be slow' --by agent --json"
+            )
+            assert read_json((yield agent.shell(next_command)))["family"] == other
             overruled = True
         yield agent.shell("evsys campaign run night --steps 1 --json 2>/dev/null")
     yield "The night is over."
@@ -211,8 +213,8 @@ def check_portfolio(project: Path) -> None:
     shown = evsys(project, "campaign", "show", "night", "--json")
     assert shown["state"] == "closed"
     assert len(shown["experiments"]) == 5
-    decisions = [one for one in shown["decisions"] if one.get("by") == "agent"]
-    assert [one["reason"] for one in decisions] == ["it may only be slow"]
+    decisions = [decision for decision in shown["decisions"] if decision.get("by") == "agent"]
+    assert [decision["reason"] for decision in decisions] == ["it may only be slow"]
     assert decisions[0]["instead"].startswith("train ")
     assert shown["decisions"][-1]["action"] == "confirm"
     assert (project / ".evsys" / "runs" / "night-export" / "dossier").is_dir()
@@ -253,13 +255,13 @@ def check_campaign(project: Path) -> None:
         evsys(project, "show", next(records.glob(f"*_{name}")).name, "--json")
         for name in ("first", "round1", "round2", "round3")
     )
-    assert [one["status"] for one in (first, *rounds)] == ["completed"] * 4
-    scores = [val_score(first, "sft"), *(val_score(one, "candidate") for one in rounds)]
+    assert [round_["status"] for round_ in (first, *rounds)] == ["completed"] * 4
+    scores = [val_score(first, "sft"), *(val_score(round_, "candidate") for round_ in rounds)]
     assert scores[0] < scores[1] < max(scores[2:])
-    for number, one in enumerate(rounds, start=1):
+    for number, round_ in enumerate(rounds, start=1):
         config = load_yaml(next((project / "experiments").glob(f"*_round{number}")) / "config.yaml")
         assert config.parent_experiment_id in {before["id"] for before in (first, *rounds[: number - 1])}
-        assert [note["text"].partition(":")[0] for note in one["notes"]] == [f"Round {number}"]
+        assert [note["text"].partition(":")[0] for note in round_["notes"]] == [f"Round {number}"]
     assert evsys(project, "audit")
 
 

@@ -38,8 +38,8 @@ def set_up(tmp_path: Path) -> Iterator[SetUp]:
     async def bound[A: BaseAlgorithm](
         algorithm: A, client: TrainingClient, rows: Sequence[dict[str, Any]], *, seed: int = 0, **services: Any
     ) -> A:
-        given: dict[str, Any] = {"verify": verify_with(), "control": RunControl(), "seed": seed, **services}
-        offered = RunServices(observers=Observers([]), load_rows=lambda _: [], client=client, **given)
+        options: dict[str, Any] = {"verify": verify_with(), "control": RunControl(), "seed": seed, **services}
+        offered = RunServices(observers=Observers([]), load_rows=lambda _: [], client=client, **options)
         algorithm.bind(
             client=client,
             renderer=get_renderer(client.tokenizer),

@@ -34,17 +34,17 @@ def weights_at_setup(monkeypatch: pytest.MonkeyPatch) -> list[list[float]]:
     from evsys_sdk.algorithms.dpo import DPO
     from evsys_sdk.backends.datum import Datum
 
-    seen: list[list[float]] = []
+    weights: list[list[float]] = []
     setup = DPO.setup
 
     async def watched(self: DPO) -> None:
-        seen.append(
+        weights.append(
             (await self.client.forward([Datum.supervised(list(b"shout amber"), [1] * 11)])).logprobs[0].tolist()
         )
         await setup(self)
 
     monkeypatch.setattr(DPO, "setup", watched)
-    return seen
+    return weights
 
 
 def test_dpo_starts_from_the_weights_of_sft(
@@ -72,7 +72,9 @@ def test_steps_and_checkpoints_count_on_over_the_phases(
 ) -> None:
     combo = train("combo", chats, params={"phases": [SFT_PHASE, dpo_phase]})
     assert [line["step"] for line in combo.steps] == list(range(1, 11))
-    finals = [(found.name, found.stage, found.next_step, found.final) for found in combo.checkpoints]
+    finals = [
+        (checkpoint.name, checkpoint.stage, checkpoint.next_step, checkpoint.final) for checkpoint in combo.checkpoints
+    ]
     assert finals == [("step000006-final", 0, 6, True), ("stage1-step000004-final", 1, 10, True)]
     assert combo.result.metrics["steps"] == 10
     assert combo.result.artifacts["best_checkpoint"] == combo.checkpoints[-1].state
@@ -88,7 +90,7 @@ def test_a_stop_ends_the_run_and_names_the_phases_that_were_not_trained(
     assert combo.result.status == "completed"
     assert combo.result.notes.untrained_stages == ["phase1_dpo"]
     assert combo.result.notes.stop_reason.startswith("early_stopping: epoch")
-    assert {found.stage for found in combo.checkpoints} == {0}
+    assert {checkpoint.stage for checkpoint in combo.checkpoints} == {0}
     assert combo.result.artifacts["final_checkpoint"] == combo.checkpoints[-1].state
 
 

@@ -70,8 +70,8 @@ def test_held_out_rows_of_a_stage_are_recorded_as_such_and_capped_by_n_samples(t
         callbacks=[{"kind": "local_logger"}],
     )
     lines = (trained.run_dir / "logs" / "validation" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [(line["split"], line["name"], line["step"]) for line in map(json.loads, lines)]
-    assert found == [("eval", "colours", 2), ("eval", "colours", 4), ("eval", "sounds", 4)]
+    evaluations = [(line["split"], line["name"], line["step"]) for line in map(json.loads, lines)]
+    assert evaluations == [("eval", "colours", 2), ("eval", "colours", 4), ("eval", "sounds", 4)]
     rollouts = (trained.run_dir / "logs" / "validation" / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(rollouts) == 3 * 3
     assert not (trained.run_dir / "logs" / "train_fit").exists()
@@ -80,7 +80,7 @@ def test_held_out_rows_of_a_stage_are_recorded_as_such_and_capped_by_n_samples(t
 def test_params_of_a_stage_override_those_of_the_recipe(train: Callable[..., Any]) -> None:
     stages = [stage("colours", COLOURS), stage("sounds", SOUNDS, params={"max_steps": 3})]
     trained = train("sft", continual={"stages": stages}, params={**PARAMS, "max_steps": 2})
-    assert [found.next_step for found in trained.checkpoints] == [2, 5]
+    assert [checkpoint.next_step for checkpoint in trained.checkpoints] == [2, 5]
 
 
 def test_a_stage_that_cannot_be_scored_is_trained_and_reported_as_unscored(train: Callable[..., Any]) -> None:

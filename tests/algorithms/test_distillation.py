@@ -50,21 +50,21 @@ def loss_of(logits: np.ndarray, datum: Datum, loss: Any) -> tuple[float, np.ndar
     answer = slice(len(PROMPT) - 1, None)
     logprobs = log_softmax(logits)
     targets = datum.target_tokens[answer]
-    given = np.zeros(datum.weights.shape, np.float64)
-    given[answer] = np.take_along_axis(logprobs, targets, axis=1)
-    value, _, [by_logprob] = loss([datum], [given])
+    logprobs_of_targets = np.zeros(datum.weights.shape, np.float64)
+    logprobs_of_targets[answer] = np.take_along_axis(logprobs, targets, axis=1)
+    value, _, [by_logprob] = loss([datum], [logprobs_of_targets])
     dense = np.zeros_like(logits)
     np.put_along_axis(dense, targets, by_logprob[answer], axis=1)
     return value, dense - np.exp(logprobs) * dense.sum(axis=1, keepdims=True)
 
 
 def numeric_gradient(function: Callable[[np.ndarray], float], at: np.ndarray, eps: float = 1e-4) -> np.ndarray:
-    found = np.zeros_like(at)
+    gradient = np.zeros_like(at)
     for index in np.ndindex(*at.shape):
         step = np.zeros_like(at)
         step[index] = eps
-        found[index] = (function(at + step) - function(at - step)) / (2 * eps)
-    return found
+        gradient[index] = (function(at + step) - function(at - step)) / (2 * eps)
+    return gradient
 
 
 def kl(a: np.ndarray, b: np.ndarray) -> float:
@@ -193,8 +193,8 @@ def test_a_batch_is_a_mean_over_the_tokens_that_carry_loss(kind: Any, logits: tu
         assert sum(datum.weights.sum() for datum in batch.data) == pytest.approx(1)
     else:
         liking = np.concatenate([items[0].teacher_logprobs[1:], items[2].teacher_logprobs[1:]]) - -1.0
-        found = np.concatenate([datum.advantages[datum.advantages != 0] for datum in batch.data])
-        np.testing.assert_allclose(found * 5, liking - liking.mean(), atol=1e-4)
+        advantages = np.concatenate([datum.advantages[datum.advantages != 0] for datum in batch.data])
+        np.testing.assert_allclose(advantages * 5, liking - liking.mean(), atol=1e-4)
 
 
 def test_nothing_to_learn_from_is_an_empty_batch(logits: tuple[Any, Any]) -> None:
@@ -235,8 +235,8 @@ async def test_the_teacher_speaks_of_the_answer_after_its_own_prompt() -> None:
 
 
 async def test_a_sampled_token_outside_the_top_is_at_most_as_probable_as_the_last_of_them() -> None:
-    [found] = await ask([[1, 1]], [[0, 2, 9]], top_k=3, context_length=100)
-    assert found.teacher_logprobs.tolist() == [-1, -3, -3]
+    [scores] = await ask([[1, 1]], [[0, 2, 9]], top_k=3, context_length=100)
+    assert scores.teacher_logprobs.tolist() == [-1, -3, -3]
 
 
 @pytest.mark.parametrize("top_k", [0, 3])

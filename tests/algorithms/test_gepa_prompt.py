@@ -34,9 +34,9 @@ class Pupil:
     def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Any = None) -> str:
         type(self).calls += 1
         system, _, question = prompt.partition("user:")
-        wanted = re.search(r"word (\w+)", question)
-        assert wanted
-        return "right" if wanted[1] in system else "wrong"
+        match = re.search(r"word (\w+)", question)
+        assert match
+        return "right" if match[1] in system else "wrong"
 
 
 class Mentor:
@@ -89,12 +89,14 @@ def test_the_prompt_gets_better_within_its_budget() -> None:
     assert run.metrics["val/seed_score"] == 0.0
     assert run.metrics["val/score"] == 1.0
     assert run.metrics["metric_calls"] <= 150
-    found = json.loads(Path("outputs/tuned/prompt/prompts.json").read_text("utf-8"))
-    assert all(word in found["best"] for word in WORDS)
-    assert [one["score"] for one in found["candidates"]] == sorted(one["score"] for one in found["candidates"])
-    assert len(found["pareto"]) == 8
-    asked = [one for one in calls_on_disk() if "score" in one]
-    assert len(asked) == Pupil.calls <= run.metrics["metric_calls"]
+    parsed = json.loads(Path("outputs/tuned/prompt/prompts.json").read_text("utf-8"))
+    assert all(word in parsed["best"] for word in WORDS)
+    assert [candidate["score"] for candidate in parsed["candidates"]] == sorted(
+        candidate["score"] for candidate in parsed["candidates"]
+    )
+    assert len(parsed["pareto"]) == 8
+    scored_calls = [one for one in calls_on_disk() if "score" in one]
+    assert len(scored_calls) == Pupil.calls <= run.metrics["metric_calls"]
     assert (Pupil.closed, Mentor.closed) == (1, 1), "nobody else lets go of them"
 
 
@@ -108,22 +110,22 @@ def test_the_budget_is_never_exceeded(budget: int) -> None:
 
 def test_a_search_that_was_killed_asks_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     Experiment(config(budget=150)).run()
-    whole, asked, reflected = calls_on_disk(), Pupil.calls, Mentor.calls
+    whole, pupil_calls, reflected = calls_on_disk(), Pupil.calls, Mentor.calls
     path = Path("outputs/tuned/prompt/prompt_calls.jsonl")
-    kept = path.read_text("utf-8").splitlines(keepends=True)[: len(whole) // 2]
+    first_half = path.read_text("utf-8").splitlines(keepends=True)[: len(whole) // 2]
     fresh = Path("outputs/again/prompt")
     fresh.mkdir(parents=True)
-    (fresh / "prompt_calls.jsonl").write_text("".join(kept) + '{"key": "half', "utf-8")
+    (fresh / "prompt_calls.jsonl").write_text("".join(first_half) + '{"key": "half', "utf-8")
     again = config(budget=150).model_copy(update={"name": "tuned"})
     from evsys_sdk.record.run_files.prompt_calls import PromptCalls
 
     assert PromptCalls(fresh).find(whole[0]["key"]) == whole[0]
     Pupil.calls = Mentor.calls = 0
-    path.write_text("".join(kept), "utf-8")
+    path.write_text("".join(first_half), "utf-8")
     for name in ("run_result.json", "prompts.json"):
         (path.parent / name).unlink()
     Experiment(again).run(resume=True)
-    assert Pupil.calls + Mentor.calls == asked + reflected - len(kept)
+    assert Pupil.calls + Mentor.calls == pupil_calls + reflected - len(first_half)
     assert calls_on_disk() == whole
 
 
@@ -170,7 +172,7 @@ def test_the_runs_own_model_is_scored_with_the_tuned_prompt() -> None:
     result = Experiment(ExperimentConfig.model_validate(whole)).run()
     assert [run.status for run in result.runs] == ["completed", "completed"], [run.error for run in result.runs]
     assert all("test/b/pass@1" in run.metrics for run in result.runs)
-    [line] = [json.loads(one) for one in Path("outputs/both/prompt/scores.jsonl").read_text("utf-8").splitlines()]
+    [line] = [json.loads(line) for line in Path("outputs/both/prompt/scores.jsonl").read_text("utf-8").splitlines()]
     assert re.search(r" [0-9a-f]{12}$", line["model"])
 
 
@@ -185,11 +187,11 @@ def test_a_reflecting_model_that_fails_fails_the_run(monkeypatch: pytest.MonkeyP
 
 
 def test_it_is_refused_together_with_run_eval() -> None:
-    given = config(budget=150).model_dump()
+    fields = config(budget=150).model_dump()
     chat = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]
     held_out = {"source_kind": "in_memory", "rows": chat}
-    given["run"]["eval"] = {"metrics": [{"kind": "exact_match"}], "eval_data": held_out}
-    [run] = Experiment(ExperimentConfig.model_validate(given)).run().runs
+    fields["run"]["eval"] = {"metrics": [{"kind": "exact_match"}], "eval_data": held_out}
+    [run] = Experiment(ExperimentConfig.model_validate(fields)).run().runs
     assert "remove run.eval" in (run.error or "")
 
 
@@ -210,7 +212,7 @@ def test_it_is_no_stage_of_a_combo_or_a_continual_run() -> None:
 def test_a_plan_says_what_a_search_may_take() -> None:
     [run] = plan_experiment(config(budget=150)).runs
     assert (run.each.steps, run.each.tokens_sampled) == (0, 0), "another model answers"
-    [note] = [one for one in run.notes if "prompt" in one]
+    [note] = [note for note in run.notes if "prompt" in note]
     assert "at most 150 answers; mentor writes at most 23 prompts" in note
     assert "pupil at most 150 answers of at most 256" in note
     Experiment(config(budget=150)).run()

@@ -85,9 +85,9 @@ def test_normalisation_by_token_rollout_and_full_length() -> None:
 def test_a_rollout_in_several_pieces_counts_as_one() -> None:
     whole, pieces = [[datum(4)], [datum(4)]], [[datum(4)], [datum(1), datum(3)]]
     for kind in ("token", "sequence", "fixed"):
-        one, other = pull(normalise_advantages(whole, kind, 10)), pull(normalise_advantages(pieces, kind, 10))
-        assert sum(other[1:]) == pytest.approx(one[1])
-        assert other[0] == pytest.approx(one[0])
+        first, other = pull(normalise_advantages(whole, kind, 10)), pull(normalise_advantages(pieces, kind, 10))
+        assert sum(other[1:]) == pytest.approx(first[1])
+        assert other[0] == pytest.approx(first[0])
 
 
 def test_clip_thresholds_without_a_clipping_loss_are_refused() -> None:
@@ -247,11 +247,11 @@ async def test_parts_of_the_reward_and_numbers_of_the_verifier_are_logged(
         )
 
     algorithm = await set_up(RL(**SMALL), make_client(), TASKS, verify=verify)
-    found = (await algorithm.build_batch(0)).metrics
+    metrics = (await algorithm.build_batch(0)).metrics
     expected = {"reward/components/form": 0.5, "reward/components/answer": 0.0, "info/words": 3.0, "info/ok": 1.0}
-    assert {name: found.get(name) for name in expected} == expected
-    assert "info/why" not in found
-    assert found["policy/entropy"] > 0
+    assert {name: metrics.get(name) for name in expected} == expected
+    assert "info/why" not in metrics
+    assert metrics["policy/entropy"] > 0
 
 
 async def test_a_run_that_has_learned_everything_ends_well(
@@ -415,4 +415,4 @@ def run_example(name: str, folder: Path) -> Path:
 
 def rewards_of(run_dir: Path) -> list[float]:
     lines = (run_dir / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [found["reward/mean"] for line in lines if "reward/mean" in (found := json.loads(line))]
+    return [metrics["reward/mean"] for line in lines if "reward/mean" in (metrics := json.loads(line))]

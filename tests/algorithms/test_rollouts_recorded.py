@@ -36,22 +36,22 @@ def by_step(run_dir: Path) -> dict[int, list[dict[str, Any]]]:
 @pytest.mark.parametrize("more", [{}, {"max_staleness": 1}, {"overlong_penalty": 0.5}])
 def test_rollouts_on_disk_give_the_mean_reward_of_each_step_exactly(train: Train, more: dict[str, Any]) -> None:
     trained = train("rl", TASKS, params={**SHORT, "group_size": 8, **more}, rollouts=SMALL)
-    found = by_step(trained.run_dir)
-    assert [mean_reward(lines) for lines in found.values()] == trained.curve("reward/mean")
-    assert [len(lines) for lines in found.values()] == [24] * 4
-    assert any("dropped" in line for lines in found.values() for line in lines)
-    assert any("messages" in line for lines in found.values() for line in lines)
-    groups = {(line["group"], line["task_id"]) for line in found[1]}
+    rewards = by_step(trained.run_dir)
+    assert [mean_reward(lines) for lines in rewards.values()] == trained.curve("reward/mean")
+    assert [len(lines) for lines in rewards.values()] == [24] * 4
+    assert any("dropped" in line for lines in rewards.values() for line in lines)
+    assert any("messages" in line for lines in rewards.values() for line in lines)
+    groups = {(line["group"], line["task_id"]) for line in rewards[1]}
     assert [group for group, _ in sorted(groups)] == [0, 1, 2]
 
 
 def test_rollouts_of_several_updates_are_recorded_once_with_the_first(train: Train) -> None:
     params = {**SHORT, "group_size": 8, "updates_per_batch": 2, "loss_fn": "ppo"}
     trained = train("rl", TASKS, params=params)
-    found = by_step(trained.run_dir)
-    assert list(found) == [1, 3]
+    steps = by_step(trained.run_dir)
+    assert list(steps) == [1, 3]
     curve = trained.curve("reward/mean")
-    assert curve == [mean_reward(found[step]) for step in (1, 1, 3, 3)]
+    assert curve == [mean_reward(steps[step]) for step in (1, 1, 3, 3)]
 
 
 @pytest.mark.parametrize("divergence", ["forward", "sampled"])
@@ -70,14 +70,14 @@ def test_answers_of_opd_give_its_divergence_exactly(train: Train, chats: list[di
 
 
 def check_divergence(trained: Any) -> None:
-    found = by_step(trained.run_dir)
-    for lines, expected in zip(found.values(), trained.curve("teacher/reverse_kl"), strict=True):
+    steps = by_step(trained.run_dir)
+    for lines, expected in zip(steps.values(), trained.curve("teacher/reverse_kl"), strict=True):
         judged = [line for line in lines if line["reward"] is not None]
         rewards, sizes = [line["reward"] for line in judged], [line["info"]["teacher_tokens"] for line in judged]
         assert reverse_kl(rewards, sizes) == expected
         assert all(line["messages"][-1]["role"] == "assistant" for line in judged)
         assert all(line["task_id"].startswith("row") for line in lines)
-    assert len(found) == 4
+    assert len(steps) == 4
 
 
 def test_an_answer_without_room_is_recorded_with_the_reason(train: Train, chats: list[dict[str, Any]]) -> None:

@@ -158,8 +158,8 @@ async def fresh_state(untrained: TrainingClient, client: TrainingClient) -> str:
 def scores_of(run_dir: Path, step: int) -> dict[str, float]:
     """What a run scored on the old and on the new skill after a step."""
     lines = map(json.loads, (run_dir / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    found = {key: value for line in lines if line["step"] == step for key, value in line.items()}
-    return {skill: found[f"val/{skill}/pass@1"] for skill in ("old", "new")}
+    metrics = {key: value for line in lines if line["step"] == step for key, value in line.items()}
+    return {skill: metrics[f"val/{skill}/pass@1"] for skill in ("old", "new")}
 
 
 @pytest.mark.slow

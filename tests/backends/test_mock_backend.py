@@ -55,9 +55,9 @@ def test_base_weights_follow_from_the_name_and_little_from_the_seed(tmp_path: Pa
         finally:
             MockBackend().teardown(handles)
 
-    one, again, reseeded, other = logprobs("a", 0), logprobs("a", 0), logprobs("a", 1), logprobs("b", 0)
-    assert np.array_equal(one, again)
-    assert 0 < np.abs(one - reseeded).max() < np.abs(one - other).max()
+    first, again, reseeded, other = logprobs("a", 0), logprobs("a", 0), logprobs("a", 1), logprobs("b", 0)
+    assert np.array_equal(first, again)
+    assert 0 < np.abs(first - reseeded).max() < np.abs(first - other).max()
 
 
 def test_the_context_length_is_a_param(tmp_path: Path) -> None:

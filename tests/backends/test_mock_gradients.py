@@ -88,8 +88,8 @@ def test_the_copy_head_is_exercised_by_every_kind_of_match(weights: Weights, seq
     assert {0, 1, 2, 3, 4, 5, 6}.issubset(run.matches.kind.tolist())
     assert set(range(7, 13)) & set(run.matches.kind.tolist())
     gradient = model.backward(weights, run, targets, coefficients)
-    seen = np.unique(run.matches.among(np.flatnonzero(coefficients.any(axis=1)), len(targets)).kind)
-    assert (gradient.dense["copy_strengths"][seen] != 0).all()
+    kinds = np.unique(run.matches.among(np.flatnonzero(coefficients.any(axis=1)), len(targets)).kind)
+    assert (gradient.dense["copy_strengths"][kinds] != 0).all()
 
 
 def test_rows_that_no_feature_reaches_have_no_influence(weights: Weights, sequences: list[Ints]) -> None:

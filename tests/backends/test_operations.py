@@ -32,11 +32,11 @@ def _blocked(worker: CallWorker) -> threading.Event:
 
 
 def test_operations_run_in_the_order_of_submission(worker: CallWorker) -> None:
-    seen: list[int] = []
-    operations = [worker.submit("append", lambda n=n: seen.append(n)) for n in range(50)]
+    order: list[int] = []
+    operations = [worker.submit("append", lambda n=n: order.append(n)) for n in range(50)]
     for operation in operations:
         operation.result(60)
-    assert seen == list(range(50))
+    assert order == list(range(50))
 
 
 def test_a_failure_stays_in_its_own_operation(worker: CallWorker) -> None:
@@ -129,21 +129,21 @@ def test_a_dropped_worker_leaves_no_thread_behind() -> None:
 
 
 def test_long_work_lets_others_have_their_turn(worker: CallWorker) -> None:
-    gate, seen = _blocked(worker), list[str]()
+    gate, order = _blocked(worker), list[str]()
 
     def count_down(many: Sequence[list[int]]) -> list[object]:
-        seen.extend(f"long {one[0]}" for one in many)
+        order.extend(f"long {one[0]}" for one in many)
         for one in many:
             one[0] -= 1
         return [UNFINISHED if one[0] else "done" for one in many]
 
     long = worker.submit_many("long", [3], count_down, group=object())
-    short = [worker.submit("short", lambda n=n: seen.append(f"short {n}")) for n in (1, 2)]
+    short = [worker.submit("short", lambda n=n: order.append(f"short {n}")) for n in (1, 2)]
     gate.set()
     assert long.result(60) == "done"
     for operation in short:
         operation.result(60)
-    assert seen == ["long 3", "short 1", "short 2", "long 2", "long 1"]
+    assert order == ["long 3", "short 1", "short 2", "long 2", "long 1"]
 
 
 def test_a_closed_worker_finishes_what_is_unfinished() -> None:

@@ -32,8 +32,8 @@ class Expected(NamedTuple):
 
 
 def expected_in(file: Path) -> list[Expected]:
-    found = EXPECT.findall(file.read_text("utf-8"))
-    return [Expected("" if path == "-" else path, int(line), remedy) for path, line, remedy in found]
+    comments = EXPECT.findall(file.read_text("utf-8"))
+    return [Expected("" if path == "-" else path, int(line), remedy) for path, line, remedy in comments]
 
 
 def problems_of(file: Path) -> tuple[Problem, ...]:

@@ -49,8 +49,8 @@ def test_there_is_a_block_for_each_registry_that_a_config_refers_to() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), BUILT_INS)
 def test_a_built_in_refuses_a_param_it_does_not_have(kind: str, name: str) -> None:
-    found = problems_of(kind, name, {"no_such_param_xyz": 1})
-    (problem,) = [problem for problem in found if "missing" not in problem.message]
+    problems = problems_of(kind, name, {"no_such_param_xyz": 1})
+    (problem,) = [problem for problem in problems if "missing" not in problem.message]
     assert problem.path in (".params.no_such_param_xyz", ".params")
     assert problem.message in ("unknown key 'no_such_param_xyz'", f"{kind} '{name}' takes no params")
     assert problem.hint
@@ -89,9 +89,9 @@ def test_a_value_beyond_a_bound_is_refused_with_the_bound(kind: str, name: str) 
                 continue
             value = BEYOND[word](option[word])
             params = {field: int(value) if option["type"] == "integer" else value}
-            found = [problem for problem in problems_of(kind, name, params) if problem.path == f".params.{field}"]
-            assert len(found) == 1, (field, word)
-            assert re.search(r"at least|more than|at most|less than", found[0].message), found[0]
+            problems = [problem for problem in problems_of(kind, name, params) if problem.path == f".params.{field}"]
+            assert len(problems) == 1, (field, word)
+            assert re.search(r"at least|more than|at most|less than", problems[0].message), problems[0]
 
 
 def test_an_extension_without_config_takes_no_params() -> None:
@@ -260,5 +260,5 @@ def test_an_agent_of_ones_own_passes() -> None:
 @pytest.mark.parametrize("kind", ["mock_sft", ["mock_sft"], None, 3])
 def test_a_recipe_that_insists_on_a_backend_needs_no_other(kind: Any) -> None:
     run = {"algorithm": {"kind": kind}, "backend": {"kind": "no_such_backend"}}
-    said = [problem.path for problem in KindCheck().problems(ExperimentConfig, {"run": run})]
-    assert ("run.backend.kind" in said) == (kind != "mock_sft")
+    paths = [problem.path for problem in KindCheck().problems(ExperimentConfig, {"run": run})]
+    assert ("run.backend.kind" in paths) == (kind != "mock_sft")

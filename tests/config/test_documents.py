@@ -118,8 +118,8 @@ def test_the_transform_of_the_tutorial_may_replace_the_built_in_of_its_name(tmp_
     path.write_text(whole(data=f"data: {{ path: a.jsonl, transforms: {transforms} }}"), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         validate_yaml(path, deep=True)
-    found = [problem.path for problem in caught.value.problems if "transforms" in problem.path]
-    assert found == ["run.data.transforms[1].params.mode"]
+    paths = [problem.path for problem in caught.value.problems if "transforms" in problem.path]
+    assert paths == ["run.data.transforms[1].params.mode"]
 
 
 def test_a_recipe_of_ones_own_with_its_params(load: Load) -> None:

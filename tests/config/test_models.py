@@ -169,8 +169,8 @@ def test_a_config_cannot_be_changed_after_loading() -> None:
 
 
 def test_defaults_are_not_shared_between_configs() -> None:
-    one, other = RunConfig.model_validate(RUN), RunConfig.model_validate(RUN)
-    one.algorithm.params["x"] = 1
+    first, other = RunConfig.model_validate(RUN), RunConfig.model_validate(RUN)
+    first.algorithm.params["x"] = 1
     assert other.algorithm.params == {}
 
 
@@ -198,9 +198,9 @@ def test_a_name_that_cannot_be_one_folder_is_refused(name: str) -> None:
 
 
 def test_a_benchmark_may_be_a_mapping_or_a_list() -> None:
-    one = {"name": "val", "id": "b1"}
+    entry = {"name": "val", "id": "b1"}
     for label in ({"split": "val"}, {"tags": ["test"]}):
-        labelled = {**one, **label}
+        labelled = {**entry, **label}
         assert experiment(metadata={"benchmark": labelled}) == experiment(metadata={"benchmark": [labelled]})
 
 

@@ -115,8 +115,8 @@ def test_one_unknown_cost_makes_the_total_unknown_but_keeps_the_lower_bound() ->
 
 def test_a_price_of_the_model_comes_before_that_of_its_kind_and_both_before_the_list() -> None:
     mine: Prices = {"openai": Price(input=1.0, output=1.0), "gpt-4o": Price(input=2.0, output=2.0)}
-    found = {model: find_tariff("openai", model, mine, OPENAI) for model in ("gpt-4.1", "gpt-4o", "gpt-99")}
-    costs = {model: tariff.of(TokenUsage(1_000_000, 0)) for model, tariff in found.items() if tariff}
+    tariffs = {model: find_tariff("openai", model, mine, OPENAI) for model in ("gpt-4.1", "gpt-4o", "gpt-99")}
+    costs = {model: tariff.of(TokenUsage(1_000_000, 0)) for model, tariff in tariffs.items() if tariff}
     assert costs == {"gpt-4.1": 1, "gpt-4o": 2, "gpt-99": 1}
 
 

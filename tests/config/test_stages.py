@@ -69,17 +69,20 @@ def test_recipes_of_third_parties_are_found_by_their_declared_params() -> None:
         register_algorithm("chain")(Chain)
         register_algorithm("my_combo")(type("MyCombo", (Combo,), {"name": "my_combo"}))
         chain = make({"kind": "chain", "params": {"parts": PHASES}})
-        assert [(one.kind, one.path) for one in chain.stages()] == [
+        assert [(stage.kind, stage.path) for stage in chain.stages()] == [
             ("sft", "algorithm.params.parts[0]"),
             ("dpo", "algorithm.params.parts[1]"),
         ]
-        assert [one.kind for one in make({"kind": "my_combo", "params": {"phases": PHASES}}).stages()] == ["sft", "dpo"]
+        assert [stage.kind for stage in make({"kind": "my_combo", "params": {"phases": PHASES}}).stages()] == [
+            "sft",
+            "dpo",
+        ]
 
 
 def test_changed_params_reach_every_stage() -> None:
     combo = make({"kind": "combo", "params": {"phases": PHASES}}).with_params(lambda kind: {f"{kind}_steps": 3})
-    assert [dict(one.params) for one in combo.stages()] == [{"max_steps": 1, "sft_steps": 3}, {"dpo_steps": 3}]
-    assert [one.data and one.data.path for one in combo.stages()] == ["run.jsonl", "own.jsonl"]
+    assert [dict(stage.params) for stage in combo.stages()] == [{"max_steps": 1, "sft_steps": 3}, {"dpo_steps": 3}]
+    assert [stage.data and stage.data.path for stage in combo.stages()] == ["run.jsonl", "own.jsonl"]
     stages = [{"name": "a", "data": OWN, "params": {"max_steps": 2}}, {"name": "b", "data": OWN}]
     run = make({"kind": "sft"}, data=None, continual={"stages": stages}).with_params(lambda _: {"max_steps": 9})
-    assert [one.params["max_steps"] for one in run.stages()] == [9, 9]
+    assert [stage.params["max_steps"] for stage in run.stages()] == [9, 9]

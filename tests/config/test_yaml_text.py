@@ -51,8 +51,8 @@ SCALARS: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("text", "value"), SCALARS)
 def test_a_value_is_read_by_the_yaml_1_2_core_rules(text: str, value: Any) -> None:
-    found = read_yaml(f"key: {text}\n").data["key"]
-    assert (type(found), found) == (type(value), value)
+    parsed = read_yaml(f"key: {text}\n").data["key"]
+    assert (type(parsed), parsed) == (type(value), value)
 
 
 @pytest.mark.parametrize("text", [".nan", ".NaN", ".NAN"])

@@ -50,8 +50,8 @@ def opened(address: str, **options: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def find_postgres() -> Iterator[PostgresServer]:
     """The server that the environment names, or one that lives as long as the block."""
-    if given := os.environ.get("EVSYS_TEST_POSTGRES"):
-        yield PostgresServer(given)
+    if response := os.environ.get("EVSYS_TEST_POSTGRES"):
+        yield PostgresServer(response)
         return
     programs = _programs()
     if programs is None:
@@ -69,7 +69,7 @@ def find_postgres() -> Iterator[PostgresServer]:
 
 
 def _programs() -> Path | None:
-    places = [Path(found).resolve().parent for name in ("initdb",) if (found := shutil.which(name))]
+    places = [Path(program).resolve().parent for name in ("initdb",) if (program := shutil.which(name))]
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return next((place for place in places if (place / "initdb").exists() and (place / "postgres").exists()), None)
 
@@ -81,7 +81,7 @@ def _start(programs: Path, folder: Path) -> Any:
         os.chown(folder, 65534, 65534)
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C"}
     data = folder / "data"
-    made = subprocess.run(
+    result = subprocess.run(
         [
             *as_nobody,
             programs / "initdb",
@@ -100,7 +100,7 @@ def _start(programs: Path, folder: Path) -> Any:
         capture_output=True,
         text=True,
     )
-    assert made.returncode == 0, made.stderr
+    assert result.returncode == 0, result.stderr
     settings = {"listen_addresses": "", "unix_socket_directories": folder, "fsync": "off", "full_page_writes": "off"}
     settings |= {"synchronous_commit": "off", "max_connections": "200"}
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]

@@ -89,9 +89,9 @@ class Project:
 
     def client(self, key: str | None) -> Api:
         """A client that is closed with the project, if not before."""
-        made = Api(self.url, key)
-        self._opened.callback(made.close)
-        return made
+        api = Api(self.url, key)
+        self._opened.callback(api.close)
+        return api
 
     def send(self, *records: dict[str, Any], stream: str | None = None, seq: int = 0) -> dict[str, Any]:
         """Store records by a stream of their own."""

@@ -38,8 +38,8 @@ class StandIn:
     def records(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Everything that was stored, stream by stream."""
         with self.lock:
-            found = [record for stream in self.streams.values() for record in stream]
-        return [record for record in found if kind in (None, record["kind"])]
+            streams = [record for stream in self.streams.values() for record in stream]
+        return [record for record in streams if kind in (None, record["kind"])]
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -87,11 +87,11 @@ class StandIn:
                     self._answer(401, {"error": "unauthorized", "message": "send a valid key"})
                 else:
                     stream = parts.path.removeprefix(f"{PREFIX}/sdk/streams/").strip("/")
-                    taken = owner.take(stream, int(parse_qs(parts.query)["seq"][0]), body)
-                    if taken is None:
+                    response = owner.take(stream, int(parse_qs(parts.query)["seq"][0]), body)
+                    if response is None:
                         self.close_connection = True
                     else:
-                        self._answer(*taken)
+                        self._answer(*response)
 
             def _answer(self, status: int, value: dict[str, Any]) -> None:
                 data = json.dumps(value).encode()

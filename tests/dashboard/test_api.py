@@ -45,14 +45,14 @@ def test_an_experiment_is_listed_with_what_was_said_of_it(dashboard: Any) -> Non
         run("a", seed=1, status="completed"),
         run("b", seed=2, status="failed", error="it broke"),
     )
-    [found] = dashboard.http.read("/experiments")["items"]
-    assert (found["id"], found["hypothesis"], found["tags"], found["best_score"]) == (
+    [item] = dashboard.http.read("/experiments")["items"]
+    assert (item["id"], item["hypothesis"], item["tags"], item["best_score"]) == (
         "e1",
         "Longer helps",
         ["routing"],
         0.5,
     )
-    assert (found["n_arms"], found["n_done"], found["n_failures"], found["spend"]) == (2, 1, 1, {"usd": 1.5})
+    assert (item["n_arms"], item["n_done"], item["n_failures"], item["spend"]) == (2, 1, 1, {"usd": 1.5})
     overview = dashboard.http.read("/overview")
     assert (overview["total"], overview["by_status"], overview["models"]) == (1, {"running": 1}, ["Tiny/One"])
 
@@ -96,9 +96,9 @@ def test_filters_leave_what_meets_all_of_them(dashboard: Any, query: dict[str, A
         ),
         experiment("c", description="at 50% of the price", algorithms=["sftx"], started=1.0),
     )
-    found = dashboard.http.read("/experiments", **query)
-    assert [one["id"] for one in found["items"]] == wanted
-    assert found["total"] == len(wanted)
+    page = dashboard.http.read("/experiments", **query)
+    assert [item["id"] for item in page["items"]] == wanted
+    assert page["total"] == len(wanted)
 
 
 @pytest.mark.parametrize("dashboard", ["sqlite"], indirect=True)  # in PostgreSQL the database's locale decides
@@ -128,12 +128,12 @@ def test_pages_show_every_experiment_once_in_order(dashboard: Any, sort: str) ->
             for at, number in enumerate(numbers)
         )
     )
-    whole = [one["id"] for one in dashboard.http.read("/experiments", sort=sort)["items"]]
+    whole = [item["id"] for item in dashboard.http.read("/experiments", sort=sort)["items"]]
     paged: list[str] = []
     cursor: str | None = ""
     while cursor is not None:
         page = dashboard.http.read("/experiments", sort=sort, limit=2, cursor=cursor)
-        paged += [one["id"] for one in page["items"]]
+        paged += [item["id"] for item in page["items"]]
         cursor = page["next"]
     assert paged == whole
     assert sorted(whole) == sorted(f"e{at}" for at in range(len(numbers)))
@@ -146,7 +146,7 @@ def test_a_new_experiment_does_not_move_the_pages_after_it(dashboard: Any) -> No
     page = dashboard.http.read("/experiments", limit=2)
     dashboard.send(experiment("new", started=99.0))
     following = dashboard.http.read("/experiments", limit=2, cursor=page["next"])
-    assert [one["id"] for one in following["items"]] == ["e1", "e0"]
+    assert [item["id"] for item in following["items"]] == ["e1", "e0"]
 
 
 def test_curves_keep_every_spike_however_few_points_are_asked_for(dashboard: Any) -> None:
@@ -181,10 +181,10 @@ def test_a_repeated_step_is_replaced_and_a_rewound_run_forgets_what_came_after(d
         *first, {"kind": "score", "id": "s", "run": "r1", "line": {"step": 9, "metrics": {"p": 1.0}}}, stream=stream
     )
     dashboard.send({"kind": "rewind", "run": "r1", "next_step": 6}, step(5, loss=50.0), step(6, loss=60.0))
-    found = dashboard.http.read("/experiments/e1/curves", metric="loss")
-    assert found["series"][0]["x"] == [1, 2, 3, 4, 5, 6]
-    assert found["series"][0]["y"][-2:] == [50.0, 60.0]
-    assert found["metrics"] == ["loss"]
+    curves = dashboard.http.read("/experiments/e1/curves", metric="loss")
+    assert curves["series"][0]["x"] == [1, 2, 3, 4, 5, 6]
+    assert curves["series"][0]["y"][-2:] == [50.0, 60.0]
+    assert curves["metrics"] == ["loss"]
     [arm] = dashboard.http.read("/experiments/e1")["experiment"]["arms"]
     assert (arm["step"], arm["metrics"]) == (6, {"loss": 60.0})
     dashboard.send({"kind": "rewind", "run": "r1", "next_step": 0})
@@ -263,9 +263,9 @@ def test_a_record_that_cannot_be_stored_is_put_aside_alone(dashboard: Any, bad: 
     body = "\n".join([*map(json.dumps, good), bad, json.dumps(step(2, loss=2.0))])
     answer = dashboard.http.post("/sdk/streams/s/", params={"seq": 0}, content=body)
     assert answer.status_code == 200
-    told = answer.json()
-    assert told["next"] == 5
-    assert [one["seq"] for one in told["rejected"]] == [3]
+    report = answer.json()
+    assert report["next"] == 5
+    assert [one["seq"] for one in report["rejected"]] == [3]
     assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
 
 
@@ -282,8 +282,8 @@ def test_what_is_put_aside_is_told_once_where_the_database_refuses_another(
     monkeypatch.setattr(store, "put_benchmark", refuse)
     bad = {"kind": "experiment", "id": "e2", "set": {"nmae": "x"}}
     unstorable = {"kind": "benchmark", "id": "b", "name": "b", "metadata": {}}
-    told = dashboard.send(experiment(), bad, unstorable, experiment("e3"))
-    assert [one["seq"] for one in told["rejected"]] == [1, 2]
+    report = dashboard.send(experiment(), bad, unstorable, experiment("e3"))
+    assert [one["seq"] for one in report["rejected"]] == [1, 2]
     assert dashboard.http.read("/experiments")["total"] == 2
 
 
@@ -291,8 +291,8 @@ def test_what_arrives_before_its_run_waits_for_it(dashboard: Any) -> None:
     early = [step(1, of="later", loss=1.0), step(2, of="later", loss="low"), step(3, of="later", loss=3.0)]
     assert [one["seq"] for one in dashboard.send(*early, stream="child")["rejected"]] == [1]
     assert dashboard.http.read("/experiments")["items"] == []
-    told = dashboard.send(experiment(), run(), run("later", name="r"), step(4, of="later", loss=4.0), stream="parent")
-    assert told["rejected"] == []
+    report = dashboard.send(experiment(), run(), run("later", name="r"), step(4, of="later", loss=4.0), stream="parent")
+    assert report["rejected"] == []
     [series] = dashboard.http.read("/experiments/e1/curves")["series"]
     assert (series["arm"], series["y"]) == ("r", [1.0, 3.0, 4.0])
 
@@ -327,7 +327,7 @@ def test_scores_become_items_curves_and_differences(dashboard: Any) -> None:
     )
     items = dashboard.http.read("/experiments/e1/items", a="old", b="new", limit=3)
     assert (items["gained"], items["lost"], items["same"]) == (2, 1, 5)
-    assert [(one["task"], one["change"]) for one in items["items"]] == [
+    assert [(item["task"], item["change"]) for item in items["items"]] == [
         ("t7", "lost"),
         ("t1", "gained"),
         ("t2", "gained"),
@@ -350,9 +350,9 @@ def test_two_experiments_are_compared_by_their_best_runs(dashboard: Any) -> None
             run(f"run-{id}", of=id),
             {"kind": "score", "id": id, "run": f"run-{id}", "line": line},
         )
-    found = dashboard.http.read("/compare", a="a", b="b")
-    assert found["config"] == [{"path": "lr", "values": [0.0, 1.0]}]
-    first, second = found["runs"]
+    comparison = dashboard.http.read("/compare", a="a", b="b")
+    assert comparison["config"] == [{"path": "lr", "values": [0.0, 1.0]}]
+    first, second = comparison["runs"]
     assert (first["run"], first["differences"], first["items"]) == ("run-a", [], None)
     assert second["differences"][0]["difference"] == 1.0
     assert second["differences"][0]["population"] == "2 common tasks, 1 and 1 seeds, this pair alone"
@@ -383,11 +383,11 @@ def test_rollouts_are_paged_filtered_and_read_whole(dashboard: Any) -> None:
     assert sum(page["rewards"]) == 19
     assert page["rewards"][0] == 10
     assert page["rewards"][-1] == 9
-    seen = [one["id"] for one in page["items"]]
+    ids = [item["id"] for item in page["items"]]
     while page["next"]:
         page = dashboard.http.read("/experiments/e1/rollouts", limit=7, cursor=page["next"])
-        seen += [one["id"] for one in page["items"]]
-    assert len(set(seen)) == len(seen) == 20
+        ids += [item["id"] for item in page["items"]]
+    assert len(set(ids)) == len(ids) == 20
 
     def count(**query: Any) -> int:
         return dashboard.http.read("/experiments/e1/rollouts", **query)["total"]
@@ -430,7 +430,7 @@ def test_events_notes_and_marks_count_once_by_their_id(dashboard: Any) -> None:
     assert [note["text"] for note in detail["experiment"]["notes"]] == ["look at the seeds"]
     assert (detail["experiment"]["invalidated"], detail["experiment"]["n_notes"]) == ("wrong data", 1)
     assert detail["claim"]["registered_at"] == 5.0
-    assert [one["id"] for one in dashboard.http.read("/experiments", q="seeds")["items"]] == ["e1"]
+    assert [item["id"] for item in dashboard.http.read("/experiments", q="seeds")["items"]] == ["e1"]
     page = dashboard.http.read("/experiments/e1/journal", limit=2)
     rest = dashboard.http.read("/experiments/e1/journal", cursor=page["next"])
     assert [one["id"] for one in page["items"] + rest["items"]] == ["1", "2", "3"]
@@ -438,29 +438,29 @@ def test_events_notes_and_marks_count_once_by_their_id(dashboard: Any) -> None:
 
 def test_notes_and_tags_of_the_page_are_part_of_the_record_and_outlast_later_reports(dashboard: Any) -> None:
     dashboard.send(experiment(hypothesis="longer helps", tags=["first"]))
-    made = dashboard.http.post("/experiments/e1/notes", json={"text": "Look at the Seeds", "author": "ann"}).json()
+    body = dashboard.http.post("/experiments/e1/notes", json={"text": "Look at the Seeds", "author": "ann"}).json()
     assert dashboard.http.put("/experiments/e1/tags", json={"tags": ["archived"]}).status_code == 200
     assert dashboard.http.read("/experiments")["total"] == 0
     dashboard.send(experiment(status="completed", sentence="it does", tags=["first"]))
-    assert dashboard.http.read("/experiments/e1/notes") == [made]
+    assert dashboard.http.read("/experiments/e1/notes") == [body]
     for words in ("seeds", "longer", "it does"):
-        [found] = dashboard.http.read("/experiments", q=words, tag="archived")["items"]
-        assert found["tags"] == ["archived"]
+        [item] = dashboard.http.read("/experiments", q=words, tag="archived")["items"]
+        assert item["tags"] == ["archived"]
     assert dashboard.http.post("/experiments/e1/notes", json={"text": ""}).status_code == 422
     assert dashboard.http.post("/experiments/none/notes", json={"text": "x"}).status_code == 404
 
 
 def test_a_stop_request_reaches_whoever_sends_and_its_answer_comes_back(dashboard: Any) -> None:
     dashboard.send(experiment(), run(), stream="s")
-    made = dashboard.http.post("/experiments/e1/requests", json={"kind": "stop", "reason": "enough"}).json()
-    assert made["state"] == "open"
-    heard = dashboard.send(stream="s", seq=2)["requests"]
-    assert [(one["id"], one["kind"], one["reason"]) for one in heard] == [(made["id"], "stop", "enough")]
-    assert [one["id"] for one in dashboard.http.read("/sdk/experiments/e1/requests/")] == [made["id"]]
-    answer = {"kind": "answer", "request": made["id"], "state": "taken", "answer": "after this step"}
+    body = dashboard.http.post("/experiments/e1/requests", json={"kind": "stop", "reason": "enough"}).json()
+    assert body["state"] == "open"
+    requests = dashboard.send(stream="s", seq=2)["requests"]
+    assert [(one["id"], one["kind"], one["reason"]) for one in requests] == [(body["id"], "stop", "enough")]
+    assert [one["id"] for one in dashboard.http.read("/sdk/experiments/e1/requests/")] == [body["id"]]
+    answer = {"kind": "answer", "request": body["id"], "state": "taken", "answer": "after this step"}
     assert dashboard.send(answer, stream="s", seq=2)["requests"] == []
-    [found] = dashboard.http.read("/experiments/e1/requests")
-    assert (found["state"], found["answer"]) == ("taken", "after this step")
+    [stop_request] = dashboard.http.read("/experiments/e1/requests")
+    assert (stop_request["state"], stop_request["answer"]) == ("taken", "after this step")
 
 
 def test_spend_is_summed_over_time(dashboard: Any) -> None:
@@ -471,8 +471,8 @@ def test_spend_is_summed_over_time(dashboard: Any) -> None:
         *({"kind": "spend", "experiment": "e1", "number": at, "line": line} for at, line in enumerate(lines)),
         {"kind": "spend", "experiment": "e1", "number": 1, "line": lines[1]},
     )
-    found = dashboard.http.read("/experiments/e1/spend")
-    assert (found["total"], found["usd"], found["tokens"]) == ({"usd": 0.75}, [0.5, 0.75, 0.75], [10.0] * 3)
+    spend = dashboard.http.read("/experiments/e1/spend")
+    assert (spend["total"], spend["usd"], spend["tokens"]) == ({"usd": 0.75}, [0.5, 0.75, 0.75], [10.0] * 3)
 
 
 def test_lines_of_a_ledger_keep_their_order_however_they_arrive(new_database: Callable[[str], str]) -> None:
@@ -490,10 +490,10 @@ def test_lines_of_a_ledger_keep_their_order_however_they_arrive(new_database: Ca
         with contextlib.closing(server.new_project()) as project:
             for at in (3, 1, 4, 0, 2):
                 project.send({"kind": "spend", "experiment": "e1", "number": at, "line": lines[at]})
-            found = project.http.read("/experiments/e1/spend")["tokens"]
+            tokens = project.http.read("/experiments/e1/spend")["tokens"]
     finally:
         server.stop()
-    assert found == [0.0, 1.0, 3.0, 6.0, 10.0]
+    assert tokens == [0.0, 1.0, 3.0, 6.0, 10.0]
 
 
 def test_lineage_names_parents_children_data_and_what_was_made(dashboard: Any) -> None:
@@ -507,8 +507,8 @@ def test_lineage_names_parents_children_data_and_what_was_made(dashboard: Any) -
             checkpoints=[{"step": 5, "path": "somewhere", "final": True}],
         ),
     )
-    found = dashboard.http.read("/experiments/e1/lineage")
-    names = {node["id"]: (node["kind"], node["name"]) for node in found["nodes"]}
+    lineage = dashboard.http.read("/experiments/e1/lineage")
+    names = {node["id"]: (node["kind"], node["name"]) for node in lineage["nodes"]}
     assert set(names.values()) == {
         ("experiment", "parent"),
         ("experiment", "e1"),
@@ -518,15 +518,15 @@ def test_lineage_names_parents_children_data_and_what_was_made(dashboard: Any) -
         ("model", "tiny"),
         ("checkpoint", "r1"),
     }
-    assert {"source": "experiment:parent", "target": "experiment:e1", "kind": "led to"} in found["edges"]
+    assert {"source": "experiment:parent", "target": "experiment:e1", "kind": "led to"} in lineage["edges"]
 
 
 def test_two_runs_of_one_name_stay_apart(dashboard: Any) -> None:
     dashboard.send(
         experiment(), run("x", name="run"), run("y", name="run"), step(1, of="x", loss=1.0), step(1, of="y", loss=2.0)
     )
-    found = dashboard.http.read("/experiments/e1/curves")["series"]
-    assert [(one["arm"], one["y"]) for one in found] == [("run", [1.0]), ("run#2", [2.0])]
+    series = dashboard.http.read("/experiments/e1/curves")["series"]
+    assert [(one["arm"], one["y"]) for one in series] == [("run", [1.0]), ("run#2", [2.0])]
 
 
 @pytest.mark.parametrize("noun", ["runs", "generations"])
@@ -553,8 +553,8 @@ def test_the_routes_of_the_reference_do_the_same_as_a_stream(dashboard: Any, nou
 
 def test_changes_are_told_as_they_happen_and_none_is_missed_by_who_comes_back(dashboard: Any) -> None:
     dashboard.send(experiment("before"))
-    heard: list[tuple[str, str]] = []
-    ready, told = threading.Event(), threading.Event()
+    changes: list[tuple[str, str]] = []
+    ready, received = threading.Event(), threading.Event()
 
     def listen(last: str | None) -> None:
         headers = {"last-event-id": last} if last else {}
@@ -565,22 +565,22 @@ def test_changes_are_told_as_they_happen_and_none_is_missed_by_who_comes_back(da
                 field, _, value = line.partition(": ")
                 name, version = (value, version) if field == "event" else (name, value if field == "id" else version)
                 if field == "data":
-                    heard.append((name, version))
-                    (ready if name == "hello" else told).set()
+                    changes.append((name, version))
+                    (ready if name == "hello" else received).set()
                     if name == "change":
                         return
 
     for last in (None, "0"):
-        for one in (ready, told, heard):
+        for one in (ready, received, changes):
             one.clear()
         listener = threading.Thread(target=listen, args=(last,))
         listener.start()
         assert ready.wait(60)
         if last is None:
             dashboard.send(experiment("during"))
-        assert told.wait(60)
+        assert received.wait(60)
         listener.join(60)
-        assert [name for name, _ in heard] == ["hello", "change"]
+        assert [name for name, _ in changes] == ["hello", "change"]
 
 
 def test_a_change_while_a_page_is_told_of_others_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,7 +637,7 @@ def test_what_a_client_really_sends_is_what_the_page_shows(
     assert detail["experiment"]["notes"][0]["text"] == "done"
     assert dashboard.http.read(f"/experiments/{id}/curves")["series"][0]["n"] == 500
     assert dashboard.http.read(f"/experiments/{id}/rollouts")["sets"] == ["test/bench"]
-    assert [one["id"] for one in dashboard.http.read("/benchmarks")["items"]] == ["bench-1"]
+    assert [item["id"] for item in dashboard.http.read("/benchmarks")["items"]] == ["bench-1"]
 
 
 def test_experiments_that_nobody_reports_about_any_more_are_not_called_running(dashboard: Any) -> None:
@@ -748,7 +748,7 @@ def test_a_deleted_experiment_leaves_no_row(dashboard: Any) -> None:
     assert admin.delete("/experiments/none").status_code == 404
     assert admin.delete("/experiments/e1").status_code == 204
     assert dashboard.http.get("/experiments/e1").status_code == 404
-    assert [one["id"] for one in dashboard.http.read("/experiments")["items"]] == ["e2"]
+    assert [item["id"] for item in dashboard.http.read("/experiments")["items"]] == ["e2"]
     assert dashboard.http.read("/experiments/e2")["experiment"]["id"] == "e2"
 
 
@@ -756,8 +756,8 @@ def test_the_looks_at_a_claim_are_those_of_the_journal(dashboard: Any) -> None:
     look = {"id": "l1", "time": 5.0, "kind": "looked", "look": 1, "of": 2, "seeds": 3, "verdict": "supported"}
     look |= {"ends": True, "why": "decided", "error": 0.01, "chance": 0.99}
     dashboard.send(experiment(), {"kind": "event", "experiment": "e1", "event": look})
-    wanted = {name: look[name] for name in ("look", "of", "seeds", "verdict", "error", "chance", "ends", "why")}
-    assert dashboard.http.read("/experiments/e1")["interim"] == [wanted]
+    expected = {name: look[name] for name in ("look", "of", "seeds", "verdict", "error", "chance", "ends", "why")}
+    assert dashboard.http.read("/experiments/e1")["interim"] == [expected]
 
 
 def test_an_experiment_without_a_name_is_refused(dashboard: Any) -> None:

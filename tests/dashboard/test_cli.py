@@ -38,7 +38,7 @@ def test_the_project_around_the_folder_is_shown_until_it_is_stopped(tmp_path: Pa
         with Api(about["url"]) as browser:
             signed_in = browser.post("/session", json={"token": about["token"]}).json()
             assert (signed_in["mode"], signed_in["project_name"]) == ("local", tmp_path.name)
-            assert [one["name"] for one in browser.read("/experiments")["items"]] == ["routing"]
+            assert [item["name"] for item in browser.read("/experiments")["items"]] == ["routing"]
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
@@ -52,8 +52,8 @@ def test_local_mode_is_for_this_machine_only(capsys: pytest.CaptureFixture[str])
 def test_a_port_that_is_taken_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from evsys_sdk.dashboard.server.run import listen
 
-    with listen("127.0.0.1", 0) as taken:
-        assert main(["dashboard", "--port", str(taken.getsockname()[1])]) == 1
+    with listen("127.0.0.1", 0) as listening:
+        assert main(["dashboard", "--port", str(listening.getsockname()[1])]) == 1
     assert "Choose another --port" in capsys.readouterr().err
 
 
@@ -76,9 +76,9 @@ def test_an_export_is_the_page_with_its_answers_and_nothing_that_was_written_is_
     (page / "assets" / "app.js").write_text("", "utf-8")
     monkeypatch.setattr("evsys_sdk.dashboard.export.PAGE", page)
     assert main(["dashboard", "export", "routing", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    folder = Path(told["path"])
-    assert told["files"] == ["assets/app.js", "data.js", "index.html"]
+    parsed = json.loads(capsys.readouterr().out)
+    folder = Path(parsed["path"])
+    assert parsed["files"] == ["assets/app.js", "data.js", "index.html"]
     scripts = re.findall(r'src="([^"]+)"', (folder / "index.html").read_text("utf-8"))
     assert scripts == ["./data.js", "./assets/app.js"]
     script = (folder / "data.js").read_text("utf-8")

@@ -77,8 +77,8 @@ def test_a_run_that_raises_is_reported_as_failed_and_still_raises(at_stand_in: S
     ):
         run.log_step(1, loss=1 / 0)
     client.close()
-    told = at_stand_in.records("run")[-1]["set"]
-    assert (told["status"], told["error"]) == ("failed", "ZeroDivisionError: division by zero")
+    fields = at_stand_in.records("run")[-1]["set"]
+    assert (fields["status"], fields["error"]) == ("failed", "ZeroDivisionError: division by zero")
 
 
 def test_a_run_that_was_not_entered_says_how(at_stand_in: StandIn) -> None:
@@ -225,8 +225,8 @@ def test_an_unreachable_server_costs_one_warning_and_no_record(
                 for step in range(100):
                     client.log_step_metric(run, step, {"loss": 0.0})
                 assert not client.flush(0.0)
-    kept = mirrored(tmp_path / ".evsys" / "dashboard")
-    assert sum(record["kind"] == "step" for record in kept) == 300
+    mirrored_records = mirrored(tmp_path / ".evsys" / "dashboard")
+    assert sum(record["kind"] == "step" for record in mirrored_records) == 300
     assert caplog.text.count("cannot be reached") == 1
     assert "evsys sync" in caplog.text
 
@@ -316,21 +316,21 @@ def test_many_threads_lose_nothing(at_stand_in: StandIn, tmp_path: Path) -> None
 
 
 def test_requests_reach_whoever_asked_for_them(at_stand_in: StandIn) -> None:
-    heard = threading.Event()
-    told: list[str] = []
+    event = threading.Event()
+    requests: list[str] = []
 
     def take(request: Any) -> None:
-        told.append(request["id"])
+        requests.append(request["id"])
         at_stand_in.requests = []
         client.answer_request(request["id"], "taken")
-        heard.set()
+        event.set()
 
     at_stand_in.requests = [{"id": "q1", "kind": "stop"}]
     client = DashboardClient(on_request=take)
     client.create_experiment("e")
-    assert heard.wait(60)
+    assert event.wait(60)
     assert client.close()
-    assert told == ["q1"]
+    assert requests == ["q1"]
     assert at_stand_in.records("answer")[0]["state"] == "taken"
 
 

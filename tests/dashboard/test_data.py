@@ -45,15 +45,15 @@ def elsewhere(tmp_path: Path) -> Workspace:
 def test_rows_are_pulled_once_by_name_or_id_and_then_without_the_server(
     project: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = upload(capsys, str(rows_file(tmp_path)), "--name", "routing")
-    assert (made["uploaded"], made["version"], made["rows"]) == (True, 1, 5)
+    uploaded = upload(capsys, str(rows_file(tmp_path)), "--name", "routing")
+    assert (uploaded["uploaded"], uploaded["version"], uploaded["rows"]) == (True, 1, 5)
     assert upload(capsys, "routing")["uploaded"] is False
     pulled = elsewhere(tmp_path).pull_dataset(name="routing")
-    assert (pulled.id, pulled.manifest.lineage.origin) == (made["id"], "dashboard")
+    assert (pulled.id, pulled.manifest.lineage.origin) == (uploaded["id"], "dashboard")
     assert [row["query"] for row in pulled.rows()] == ["q0", "q1", "q2", "q3", "q4"]
     monkeypatch.setenv("EVSYS_API_URL", "http://127.0.0.1:9")
-    assert elsewhere(tmp_path).pull_dataset(id=made["id"]).id == made["id"]
-    assert elsewhere(tmp_path).pull_dataset(name="routing").id == made["id"]
+    assert elsewhere(tmp_path).pull_dataset(id=uploaded["id"]).id == uploaded["id"]
+    assert elsewhere(tmp_path).pull_dataset(name="routing").id == uploaded["id"]
 
 
 def test_a_name_means_the_latest_version_and_older_ones_stay(
@@ -66,7 +66,7 @@ def test_a_name_means_the_latest_version_and_older_ones_stay(
     assert there.pull_dataset(name="routing").id == second["id"]
     assert there.pull_dataset(name="routing@v1").id == first["id"]
     listed = project.http.read("/datasets")["items"]
-    assert [one["version"] for one in listed] == [2, 1]
+    assert [entry["version"] for entry in listed] == [2, 1]
     page = project.http.read("/datasets", limit=1)
     assert project.http.read("/datasets", cursor=page["next"])["items"] == listed[1:]
 
@@ -166,12 +166,14 @@ def test_rows_that_the_workspace_takes_are_uploaded_and_pulled_as_they_are(
 ) -> None:
     monkeypatch.setattr("evsys_sdk.dashboard.client.remote_data._PIECE_BYTES", piece_bytes)
     (tmp_path / "rows.jsonl").write_bytes(content)
-    made = upload(capsys, "rows.jsonl", "--name", "routing")
-    assert (made["rows"], made["bytes"]) == (2, len(content))
-    shown = project.http.read(f"/datasets/{made['id']}/rows")
+    uploaded = upload(capsys, "rows.jsonl", "--name", "routing")
+    assert (uploaded["rows"], uploaded["bytes"]) == (2, len(content))
+    shown = project.http.read(f"/datasets/{uploaded['id']}/rows")
     assert [row["query"] for row in shown["rows"]] == ["q0", "q1"]
-    last = project.http.read(f"/datasets/{made['id']}/rows", limit=1)["next"]
-    assert [row["query"] for row in project.http.read(f"/datasets/{made['id']}/rows", cursor=last)["rows"]] == ["q1"]
+    last = project.http.read(f"/datasets/{uploaded['id']}/rows", limit=1)["next"]
+    assert [row["query"] for row in project.http.read(f"/datasets/{uploaded['id']}/rows", cursor=last)["rows"]] == [
+        "q1"
+    ]
     pulled = elsewhere(tmp_path).pull_dataset(name="routing")
     assert pulled.path.read_bytes() == content
 

@@ -85,8 +85,8 @@ def test_a_copy_before_an_upgrade_that_breaks_off_does_not_pass_for_a_whole_one(
         with pytest.raises(KeyboardInterrupt):
             database.open_database(str(path))
     database.open_database(str(path)).dispose()
-    [kept] = tmp_path.glob("*.before-upgrade")
-    database._check_is_dashboard(kept)
+    [backup] = tmp_path.glob("*.before-upgrade")
+    database._check_is_dashboard(backup)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -108,8 +108,8 @@ def test_what_was_stated_in_an_older_database_is_listed_and_filtered_after_the_u
         with server.engine.execution_options(writes=True).begin() as connection:
             key = make_key(connection, "p", ["read"])[1]
         with Api(server.url, key) as api:
-            [found] = api.read("/experiments", tag="routing", verdict="supported")["items"]
-            assert (found["name"], found["best_score"], found["spend"]) == ("old", 0.5, {"usd": 2.0})
+            [item] = api.read("/experiments", tag="routing", verdict="supported")["items"]
+            assert (item["name"], item["best_score"], item["spend"]) == ("old", 0.5, {"usd": 2.0})
             assert api.read("/experiments", tag="other")["items"] == []
     finally:
         server.stop()
@@ -148,7 +148,7 @@ def test_a_copy_made_while_it_is_used_can_be_restored(tmp_path: Path) -> None:
     assert main(["dashboard", "restore", str(copy), "--database", str(path)]) == 0
     again = ServerThread(str(path))
     with Api(again.url, project.key) as http:
-        assert [one["id"] for one in http.read("/experiments")["items"]] == ["e1"]
+        assert [item["id"] for item in http.read("/experiments")["items"]] == ["e1"]
         assert http.read("/experiments/e1/curves")["series"][0]["n"] == 100
     project.close()
     again.stop()
@@ -202,11 +202,11 @@ def test_keys_are_made_listed_and_revoked_by_the_command_line(
 
     where = ["--database", str(tmp_path / "d.sqlite3"), "--json"]
     assert main(["dashboard", "key", "p", "--scope", "read", "--name", "ann", *where]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["key"].startswith(f"evk_{made['id']}_")
+    parsed = json.loads(capsys.readouterr().out)
+    assert parsed["key"].startswith(f"evk_{parsed['id']}_")
     assert main(["dashboard", "key", "p", "--list", *where]) == 0
-    assert made["key"] not in (listed := capsys.readouterr().out)
+    assert parsed["key"] not in (listed := capsys.readouterr().out)
     assert json.loads(listed)[0]["name"] == "ann"
-    assert main(["dashboard", "key", "p", "--revoke", made["id"], *where]) == 0
+    assert main(["dashboard", "key", "p", "--revoke", parsed["id"], *where]) == 0
     assert main(["dashboard", "key", "p", "--revoke", "none", *where]) == 1
     assert "has no key 'none'" in capsys.readouterr().err

@@ -113,13 +113,13 @@ def test_without_a_key_the_run_does_not_start_and_offline_it_does(
 def test_a_stop_that_somebody_asks_for_ends_the_run(at_stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     from evsys_sdk.dashboard.client import evsys_logger
 
-    asked = threading.Event()
+    event = threading.Event()
     take = evsys_logger.EvsysLogger._take_request
 
     def tell(self: Any, request: Any) -> None:
         take(self, request)
         at_stand_in.requests = []
-        asked.set()
+        event.set()
 
     step = evsys_logger.EvsysLogger.on_step
 
@@ -128,7 +128,7 @@ def test_a_stop_that_somebody_asks_for_ends_the_run(at_stand_in: StandIn, monkey
         if number == 2:
             at_stand_in.requests = [{"id": "q", "kind": "stop", "reason": "enough"}]
             self._client.log_step_metric(self._run_id, number, metrics)
-            assert asked.wait(60)
+            assert event.wait(60)
 
     monkeypatch.setattr(evsys_logger.EvsysLogger, "_take_request", tell)
     monkeypatch.setattr(evsys_logger.EvsysLogger, "on_step", wait)

@@ -86,9 +86,9 @@ def test_a_server_that_is_killed_ten_times_under_load_has_every_record_once(
     ]
     assert problems == []
     with Api(server.url, key) as http:
-        found = [count(http, f"e{number}") for number in range(CLIENTS)]
+        counts = [count(http, f"e{number}") for number in range(CLIENTS)]
     server.stop()
-    assert found == [(RUNS, RUNS * STEPS)] * CLIENTS
+    assert counts == [(RUNS, RUNS * STEPS)] * CLIENTS
 
 
 def test_records_that_a_killed_server_acknowledged_are_there(
@@ -112,7 +112,7 @@ def test_records_that_a_killed_server_acknowledged_are_there(
             server.stop(signal.SIGKILL)
     server = ServerProcess(address)
     with Api(server.url, key) as http:
-        ids = [one["id"] for one in http.read("/experiments/e/journal", limit=1000)["items"]]
+        ids = [item["id"] for item in http.read("/experiments/e/journal", limit=1000)["items"]]
     server.stop()
     assert ids == [str(at) for at in range(acknowledged)]
 
@@ -153,7 +153,7 @@ def test_many_clients_write_into_one_run_at_once(
     for thread in threads:
         thread.join()
     first.close()
-    found = [
+    ns = [
         dashboard.http.read("/experiments/e/curves", metric=f"m{at}", points=2000)["series"][0]["n"] for at in range(3)
     ]
-    assert sum(found) == 1600
+    assert sum(ns) == 1600

@@ -56,8 +56,8 @@ def api(outputs: Path, tmp_path: Path) -> Iterator[Api]:
 def test_experiments_recorded_before_it_was_started_are_listed(api: Api, outputs: Path) -> None:
     write_experiment(outputs, "old", started=BEGAN, verdict="supported")
     write_experiment(outputs, "new", started=BEGAN + DAY, verdict=None, status=None)
-    found = api.read("/experiments")
-    assert [(one["name"], one["status"], one["verdict"]) for one in found["items"]] == [
+    page = api.read("/experiments")
+    assert [(item["name"], item["status"], item["verdict"]) for item in page["items"]] == [
         ("new", "running", ""),
         ("old", "completed", "supported"),
     ]
@@ -91,16 +91,16 @@ def test_the_page_of_an_experiment_has_its_runs_scores_and_curves(api: Api, outp
 
 def test_a_real_run_is_shown_with_its_rollouts_and_a_note_is_written_into_its_journal(api: Api, outputs: Path) -> None:
     Experiment(config(callbacks=[{"kind": "local_logger"}])).run()
-    [one] = api.read("/experiments")["items"]
-    rollouts = api.read(f"/experiments/{one['id']}/rollouts", limit=5)
+    [first] = api.read("/experiments")["items"]
+    rollouts = api.read(f"/experiments/{first['id']}/rollouts", limit=5)
     assert (rollouts["total"], rollouts["sets"]) == (12, ["eval"])
-    whole = api.read(f"/experiments/{one['id']}/rollouts/{rollouts['items'][0]['id']}")
+    whole = api.read(f"/experiments/{first['id']}/rollouts/{rollouts['items'][0]['id']}")
     assert whole["rollout"] == rollouts["items"][0]
-    made = api.post(f"/experiments/{one['id']}/notes", json={"text": "look", "author": "ann"}).json()
+    body = api.post(f"/experiments/{first['id']}/notes", json={"text": "look", "author": "ann"}).json()
     events = [json.loads(line) for line in (outputs / "reported" / "journal.jsonl").read_text("utf-8").splitlines()]
-    assert (events[-1]["kind"], events[-1]["id"]) == ("note", made["id"])
-    assert api.read(f"/experiments/{one['id']}/notes") == [made]
-    assert api.read("/experiments")["items"][0]["version"] > one["version"]
+    assert (events[-1]["kind"], events[-1]["id"]) == ("note", body["id"])
+    assert api.read(f"/experiments/{first['id']}/notes") == [body]
+    assert api.read("/experiments")["items"][0]["version"] > first["version"]
 
 
 def test_a_running_experiment_is_followed_and_can_be_stopped(
@@ -120,21 +120,21 @@ def test_a_running_experiment_is_followed_and_can_be_stopped(
             assert next(names) == "hello"
             while True:
                 assert next(names) == "change"
-                [one] = api.read("/experiments")["items"]
-                if one["live"] and one["live"]["step"]:
+                [first] = api.read("/experiments")["items"]
+                if first["live"] and first["live"]["step"]:
                     break
-        assert one["status"] == "running"
-        assert one["live"]["arms_running"] == 1
-        assert one["live"]["metric"] == "loss"
-        assert one["live"]["recent"]
-        asked = api.post(f"/experiments/{one['id']}/requests", json={"kind": "stop", "reason": "enough"})
-        assert asked.json()["answer"] == "it finishes its steps and stops"
+        assert first["status"] == "running"
+        assert first["live"]["arms_running"] == 1
+        assert first["live"]["metric"] == "loss"
+        assert first["live"]["recent"]
+        response = api.post(f"/experiments/{first['id']}/requests", json={"kind": "stop", "reason": "enough"})
+        assert response.json()["answer"] == "it finishes its steps and stops"
         process.wait(60)
     finally:
         process.kill()
         process.wait()
     assert api.read("/experiments")["items"][0]["status"] == "interrupted"
-    assert api.read(f"/experiments/{one['id']}/requests")[0]["reason"] == "enough"
+    assert api.read(f"/experiments/{first['id']}/requests")[0]["reason"] == "enough"
 
 
 def test_ids_that_are_paths_lead_nowhere(api: Api, outputs: Path) -> None:
@@ -157,11 +157,11 @@ def test_damaged_records_are_shown_as_far_as_they_can_be_read(api: Api, outputs:
     (folder / "conclusion.json").write_text("{", "utf-8")
     write_experiment(outputs, "broken")
     (outputs / "broken" / "config.json").write_text("no", "utf-8")
-    listed = {one["name"]: one for one in api.read("/experiments")["items"]}
+    listed = {item["name"]: item for item in api.read("/experiments")["items"]}
     assert listed["broken"]["status"] == "damaged"
-    for one in listed.values():
+    for entry in listed.values():
         for part in ("", "/curves", "/items", "/rollouts", "/spend", "/lineage", "/journal"):
-            assert api.get(f"/experiments/{one['id']}{part}").status_code == 200, part
+            assert api.get(f"/experiments/{entry['id']}{part}").status_code == 200, part
 
 
 def test_what_a_script_reported_offline_is_shown_among_the_experiments_of_the_project(
@@ -171,24 +171,24 @@ def test_what_a_script_reported_offline_is_shown_among_the_experiments_of_the_pr
     mirror = tmp_path / ".evsys" / "dashboard"
     source = ProjectRecords(LocalRecords([outputs], tmp_path), mirror)
     request.addfinalizer(source.close)
-    assert [one.name for one in source.list_experiments(ExperimentQuery()).items] == ["recorded"]
+    assert [item.name for item in source.list_experiments(ExperimentQuery()).items] == ["recorded"]
     with DashboardClient(offline=True, log_dir=mirror.parent) as client:
         for rate in (0.1, 0.2):
             with ExperimentRun(client, experiment_name="script", run_config={"lr": rate}) as run:
                 run.log_step(1, loss=rate)
                 run.log_step(2, loss=rate / 2)
     listed = source.list_experiments(ExperimentQuery(sort="name"))
-    assert ([one.name for one in listed.items], listed.total) == (["recorded", "script"], 2)
+    assert ([item.name for item in listed.items], listed.total) == (["recorded", "script"], 2)
     assert source.overview().by_status == {"completed": 2}
     detail = describe_experiment(source, run.experiment_id)
-    assert [arm.run for arm in detail.experiment.arms] == [one.run for one in detail.experiment.runs]
+    assert [arm.run for arm in detail.experiment.arms] == [run.run for run in detail.experiment.runs]
     drawn = draw_curves(source, run.experiment_id, CurveQuery(metric="loss"))
     assert [series.y for series in drawn.series] == [[0.1, 0.05], [0.2, 0.1]]
-    assert [one.id for one in source.changes(0)].count(run.experiment_id) == 1
+    assert [change.id for change in source.changes(0)].count(run.experiment_id) == 1
     source.add_note(run.experiment_id, NewNote(text="look again"))
     assert [note.text for note in describe_experiment(source, run.experiment_id).experiment.notes] == ["look again"]
-    found = source.list_experiments(ExperimentQuery(Filters(search="lr=0.2")))
-    assert [one.name for one in found.items] == ["script"]
+    experiments = source.list_experiments(ExperimentQuery(Filters(search="lr=0.2")))
+    assert [item.name for item in experiments.items] == ["script"]
 
 
 def test_tags_are_edited_and_what_is_archived_is_listed_only_when_asked_for(api: Api, outputs: Path) -> None:
@@ -201,7 +201,7 @@ def test_tags_are_edited_and_what_is_archived_is_listed_only_when_asked_for(api:
     assert found["tags"] == ["second", "archived"]
     assert api.put(f"/experiments/{id}/tags", json={"tags": ["a|b"]}).status_code == 422
     api.put(f"/experiments/{id}/tags", json={"tags": []})
-    assert [one["tags"] for one in api.read("/experiments")["items"]] == [[]]
+    assert [item["tags"] for item in api.read("/experiments")["items"]] == [[]]
 
 
 def test_datasets_of_the_project_can_be_looked_at(api: Api, tmp_path: Path) -> None:
@@ -220,18 +220,18 @@ def test_datasets_of_the_project_can_be_looked_at(api: Api, tmp_path: Path) -> N
 def test_many_readers_at_once_see_the_same(api: Api, outputs: Path) -> None:
     for at in range(10):
         write_experiment(outputs, f"e{at}", started=BEGAN + at)
-    wanted = api.read("/experiments")
-    found: list[Any] = []
+    expected = api.read("/experiments")
+    pages: list[Any] = []
 
     def read() -> None:
-        found.append(api.read("/experiments"))
+        pages.append(api.read("/experiments"))
 
     threads = [threading.Thread(target=read) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [wanted] * 8
+    assert pages == [expected] * 8
 
 
 def test_what_each_look_at_a_claim_found_is_told_once(api: Api, outputs: Path) -> None:
@@ -246,15 +246,15 @@ def test_what_each_look_at_a_claim_found_is_told_once(api: Api, outputs: Path) -
     last = {"looks": [2, 4, 6], "look": 3, "seeds": 6, "outcome": "all seeds were needed", "error": 0.045}
     (folder / "conclusion.json").write_text(json.dumps(conclusion | {"sequential": last}), "utf-8")
     write_experiment(outputs, "plain")
-    found = api.read("/experiments/careful-0a1b2c3d")["interim"]
-    assert [(one["look"], one["of"], one["seeds"], one["ends"]) for one in found] == [
+    interim = api.read("/experiments/careful-0a1b2c3d")["interim"]
+    assert [(one["look"], one["of"], one["seeds"], one["ends"]) for one in interim] == [
         (1, 3, 2, False),
         (2, 3, 4, False),
         (3, 3, 6, True),
     ]
-    assert [one["error"] for one in found] == [0.001, 0.02, 0.045]
-    assert [one["chance"] for one in found] == [0.8, None, None]
-    assert (found[2]["verdict"], found[2]["why"]) == ("supported", "all seeds were needed")
+    assert [one["error"] for one in interim] == [0.001, 0.02, 0.045]
+    assert [one["chance"] for one in interim] == [0.8, None, None]
+    assert (interim[2]["verdict"], interim[2]["why"]) == ("supported", "all seeds were needed")
     assert api.read("/experiments/plain-0a1b2c3d")["interim"] == []
 
 
@@ -281,7 +281,7 @@ def test_a_large_project_is_shown_while_it_is_read_and_whole_afterwards(
     assert has_read.wait(60)
     while api.read("/overview")["reading"]:
         pass
-    assert [one["name"] for one in api.read("/experiments")["items"]] == ["e3", "e2", "e1", "e0"]
+    assert [item["name"] for item in api.read("/experiments")["items"]] == ["e3", "e2", "e1", "e0"]
     write_experiment(outputs, "later", started=BEGAN + 9)
     while api.read("/experiments")["total"] == 4:  # a look is taken now and then, by questions that do not wait for it
         pass
@@ -296,21 +296,21 @@ def test_a_search_reads_the_whole_text_of_rollouts_and_what_is_added_to_them(api
     rows[2]["text"] += " \ud800"  # half of a surrogate pair, which no database takes
     file.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]), "utf-8")
     where = "/experiments/one-0a1b2c3d/rollouts"
-    assert [one["task"] for one in api.read(where, q="needle1")["items"]] == ["t1"]
+    assert [item["task"] for item in api.read(where, q="needle1")["items"]] == ["t1"]
     with file.open("a", encoding="utf-8") as out:
         out.write(json.dumps(rows[2]) + "\n")
-    found = api.read(where, q="NEEDLE", min_reward=0.5)
-    assert ([one["task"] for one in found["items"]], found["total"]) == (["t1", "t2"], 2)
-    assert api.read(f"{where}/{found['items'][1]['id']}")["text"].startswith("xxx")
+    page = api.read(where, q="NEEDLE", min_reward=0.5)
+    assert ([item["task"] for item in page["items"]], page["total"]) == (["t1", "t2"], 2)
+    assert api.read(f"{where}/{page['items'][1]['id']}")["text"].startswith("xxx")
     file.write_text(json.dumps(rows[0]) + "\n", "utf-8")  # written anew
-    assert [one["task"] for one in api.read(where)["items"]] == ["t0"]
+    assert [item["task"] for item in api.read(where)["items"]] == ["t0"]
 
 
 def test_a_finished_experiment_is_read_again_when_it_has_changed(api: Api, outputs: Path) -> None:
     folder = write_experiment(outputs, "routing")
     assert api.read("/experiments/routing-0a1b2c3d")["experiment"]["notes"] == []
     add_note(folder, "look at the seeds")
-    assert [one["text"] for one in api.read("/experiments/routing-0a1b2c3d")["experiment"]["notes"]] == [
+    assert [note["text"] for note in api.read("/experiments/routing-0a1b2c3d")["experiment"]["notes"]] == [
         "look at the seeds"
     ]
 
@@ -328,6 +328,6 @@ def test_how_a_run_gets_on_is_read_from_the_end_of_its_metrics(tmp_path: Path, m
     metrics.write_text("\n".join(["damaged", *lines, '{"step": 100, "lo']), "utf-8")
     arms = [live_status.ArmStatus("arm", "running", step=99, total_steps=200)]
     monkeypatch.setattr(live_status, "experiment_status", lambda _: SimpleNamespace(arms=arms))
-    one: Any = SimpleNamespace(folder=tmp_path)
-    live = rows._live(one)
+    arm: Any = SimpleNamespace(folder=tmp_path)
+    live = rows._live(arm)
     assert (live.step, live.metric, live.recent) == (99, "loss", [float(at) for at in range(60, 100)])

@@ -26,7 +26,7 @@ def records(tmp_path: Path) -> LocalRecords:
 
 
 def id_of(records: LocalRecords, name: str) -> str:
-    return next(one.id for one in records.list_experiments(ExperimentQuery(Filters(search=name))).items)
+    return next(item.id for item in records.list_experiments(ExperimentQuery(Filters(search=name))).items)
 
 
 def arm_folder(records: LocalRecords, name: str) -> Path:
@@ -38,7 +38,7 @@ def arm_folder(records: LocalRecords, name: str) -> Path:
 
 def test_a_list_can_be_read_from_any_place(records: LocalRecords) -> None:
     page = records.list_experiments(ExperimentQuery(sort="name", limit=2, offset=3))
-    assert [one.name for one in page.items] == ["e3", "e4"]
+    assert [item.name for item in page.items] == ["e3", "e4"]
     assert (page.total, page.next) == (5, None)
     assert records.list_experiments(ExperimentQuery(sort="name", offset=9)).items == []
 
@@ -50,10 +50,10 @@ def test_an_arm_is_shown_with_checkpoints_examples_and_story(records: LocalRecor
     (folder / "rendered_examples.md").write_text("+ answer", "utf-8")
     (folder / "logs").mkdir(exist_ok=True)
     (folder / "logs" / "conclusion.md").write_text("It went well.", "utf-8")
-    found = describe_arm(records, id_of(records, "e1"), folder.name)
-    assert found.checkpoints == [{"name": "step2", "step": 2, "path": "there", "final": True, "metrics": {"loss": 1.5}}]
-    assert (found.examples, found.story) == ("+ answer", "It went well.")
-    assert found.config["algorithm"]["kind"] == "sft"
+    arm = describe_arm(records, id_of(records, "e1"), folder.name)
+    assert arm.checkpoints == [{"name": "step2", "step": 2, "path": "there", "final": True, "metrics": {"loss": 1.5}}]
+    assert (arm.examples, arm.story) == ("+ answer", "It went well.")
+    assert arm.config["algorithm"]["kind"] == "sft"
 
 
 def test_an_arm_that_is_not_there_is_said(records: LocalRecords) -> None:
@@ -72,7 +72,7 @@ def test_rollouts_are_read_on_as_they_come_and_anew_when_they_were_rewound(recor
                 out.write(json.dumps({"task_id": f"t{task:02}", "sample": 0, "step": 1, "reward": reward}) + "\n")
 
     def listed(**query: int) -> list[tuple[str, float | None]]:
-        return [(one.task, one.reward) for one in records.rollouts(id, RolloutQuery(**query)).items]
+        return [(item.task, item.reward) for item in records.rollouts(id, RolloutQuery(**query)).items]
 
     write(0, 3)
     assert listed() == [("t00", 0.0), ("t01", 0.0), ("t02", 0.0)]
@@ -96,9 +96,9 @@ def test_the_server_answers_the_same_questions(dashboard: Any) -> None:
         {"kind": "rollouts", "run": "r1", "split": "val", "name": "b", "step": 1, "rows": rows},
     )
     page = dashboard.http.read("/experiments", sort="name", limit=2, offset=1)
-    assert [one["name"] for one in page["items"]] == ["e1", "e2"]
+    assert [item["name"] for item in page["items"]] == ["e1", "e2"]
     page = dashboard.http.read("/experiments/e1/rollouts", limit=2, offset=4)
-    assert [one["task"] for one in page["items"]] == ["t4", "t5"]
+    assert [item["task"] for item in page["items"]] == ["t4", "t5"]
     arm = dashboard.http.read("/experiments/e1/arms/only")
     assert (arm["checkpoints"], arm["examples"], arm["arm"]["seed"]) == (checkpoints, "", 42)
     assert dashboard.http.get("/experiments/e1/arms/other").status_code == 404

@@ -86,11 +86,11 @@ def make_record(case: str, root: Path) -> Path:
 
 def facts(one: dict[str, Any]) -> dict[str, Any]:
     """What a view holds; the line of a list has no arms and runs."""
-    found = {name: one[name] for name in FACTS}
+    by_name = {name: one[name] for name in FACTS}
     if one["arms"]:
-        found["arms"] = {arm["arm"]: (arm["status"], arm["score"], arm["spend"]) for arm in one["arms"]}
-        found["runs"] = [(run["run"], run["score"], run["n_seeds"], run["tasks"]) for run in one["runs"]]
-    return found
+        by_name["arms"] = {arm["arm"]: (arm["status"], arm["score"], arm["spend"]) for arm in one["arms"]}
+        by_name["runs"] = [(run["run"], run["score"], run["n_seeds"], run["tasks"]) for run in one["runs"]]
+    return by_name
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_every_reader_reports_the_same(case: str, tmp_path: Path, read: Callable
     root = tmp_path / "outputs"
     folder = make_record(case, root)
     known = view(ExperimentRecord(folder))
-    told = facts(json.loads(json.dumps(known.to_dict())))
+    expected = facts(json.loads(json.dumps(known.to_dict())))
     history, records = read("history", "--root", str(root)), LocalRecords([root], tmp_path)
     [line] = json.loads(records.list_experiments(ExperimentQuery()).model_dump_json())["items"]
     page = collect_answers(records, line["id"])["answers"][f"/experiments/{line['id']}"]
@@ -120,15 +120,17 @@ def test_every_reader_reports_the_same(case: str, tmp_path: Path, read: Callable
         "page": json.loads(json.dumps(page))["experiment"],
     }
     for reader, shown in readers.items():
-        found = facts(shown)
-        assert (reader, found) == (reader, {name: told[name] for name in found})
+        actual = facts(shown)
+        assert (reader, actual) == (reader, {name: expected[name] for name in actual})
     assert records.overview().trials == history["trials"]
     with HistoryIndex([root]) as index:
         questions = list_questions(index, Filters())
     own = {(run.model, run.backend, known.metric, known.mode, run.tasks) for run in known.runs}
-    asked = {(one.model, one.backend, one.metric, one.mode, one.tasks) for one in questions}
-    assert asked <= own
-    assert bool(asked) == any(run.score is not None for run in known.runs)
+    distinct = {
+        (question.model, question.backend, question.metric, question.mode, question.tasks) for question in questions
+    }
+    assert distinct <= own
+    assert bool(distinct) == any(run.score is not None for run in known.runs)
     progress = judge_progress(Campaign("c", Terms("?"), 0.0), [known], 0.0)
     assert (progress.best is not None) == (known.answer is not None)
     if progress.best is not None:
@@ -148,14 +150,14 @@ def test_a_server_reports_the_same_after_an_upload(
 ) -> None:
     folder = make_record(case, tmp_path / "outputs")
     report_to(monkeypatch, dashboard.url, tmp_path, key=dashboard.key, project=dashboard.id)
-    told = facts(read("show", str(folder)))
+    expected = facts(read("show", str(folder)))
     with DashboardClient() as client:
         id = report_experiment(client, folder)
         assert client.flush(timeout_s=60)
     [line] = dashboard.http.read("/experiments")["items"]
     for reader, shown in (("list", line), ("detail", dashboard.http.read(f"/experiments/{id}")["experiment"])):
-        found = facts(shown)
-        assert (reader, found) == (reader, {name: told[name] for name in found})
+        actual = facts(shown)
+        assert (reader, actual) == (reader, {name: expected[name] for name in actual})
     trials = read("history", "--root", str(folder.parent))["trials"]
     assert dashboard.http.read("/overview")["trials"] == trials
 
@@ -175,21 +177,21 @@ def test_what_a_script_logs_is_scored_and_its_run_configs_are_compared(
             ids.append(run.experiment_id)
             runs.append(run._run_name)
     assert main(["sync"]) == 0  # leaving a run waits for half a second at most, however slow the server is
-    one = dashboard.http.read(f"/experiments/{ids[0]}")["experiment"]
-    assert (one["status"], one["metric"], one["best_run"], one["best_score"]) == (
+    experiment = dashboard.http.read(f"/experiments/{ids[0]}")["experiment"]
+    assert (experiment["status"], experiment["metric"], experiment["best_run"], experiment["best_score"]) == (
         "completed",
         "test/held_out/accuracy",
         runs[0],
         0.9,
     )
     assert ids[0] == ids[1]  # one name is one experiment, and what its runs differ in are columns of it
-    assert [(arm["status"], arm["score"]) for arm in one["arms"]] == [("completed", 0.9), ("completed", 0.8)]
-    assert (one["varied"], [run["varied"] for run in one["runs"]]) == (
+    assert [(arm["status"], arm["score"]) for arm in experiment["arms"]] == [("completed", 0.9), ("completed", 0.8)]
+    assert (experiment["varied"], [run["varied"] for run in experiment["runs"]]) == (
         ["learning_rate"],
         [{"learning_rate": 0.1}, {"learning_rate": 0.2}],
     )
     assert dashboard.http.read("/experiments", q="learning_rate=0.2")["total"] == 1
     [line] = [line for line in dashboard.http.read("/experiments")["items"] if line["id"] == ids[0]]
-    assert facts(one) | facts(line) == facts(one)
+    assert facts(experiment) | facts(line) == facts(experiment)
     compared = dashboard.http.read("/compare", of=[f"{ids[0]}:{run}" for run in runs])
     assert compared["config"] == [{"path": "run.learning_rate", "values": [0.1, 0.2]}]

@@ -52,7 +52,7 @@ def routes() -> list[tuple[str, str, str]]:
     asyncio.run(end())
     page = app.routes.pop()  # it has no scope: it is for everybody
     assert page.path == "/{path:path}"
-    return [one for one in list_routes(app) if one[2] != "none"]
+    return [route for route in list_routes(app) if route[2] != "none"]
 
 
 def ask(http: httpx.Client, method: str, path: str) -> httpx.Response:
@@ -85,7 +85,7 @@ def test_no_route_shows_or_changes_anything_of_another_project(
 ) -> None:
     dashboard.send(experiment(name="secret-name"), run("e1"), step(1, of="e1", loss=1.0))
     before = dashboard.http.read("/experiments/e1")
-    server = next(one for one in servers.values() if one.url == dashboard.url)
+    server = next(server for server in servers.values() if server.url == dashboard.url)
     other = server.new_project()
     admin = other.client(other.new_key("read", "write", "admin"))
     with admin:
@@ -102,11 +102,11 @@ def test_no_route_shows_or_changes_anything_of_another_project(
 
 def test_a_key_that_was_revoked_or_is_too_old_ends_at_once(dashboard: Any) -> None:
     admin = dashboard.client(dashboard.new_key("admin"))
-    made = admin.post("/keys", json={"name": "short", "scopes": ["read"]}).json()
-    with dashboard.client(made["key"]) as http:
+    body = admin.post("/keys", json={"name": "short", "scopes": ["read"]}).json()
+    with dashboard.client(body["key"]) as http:
         assert http.get("/overview").status_code == 200
-        cookie = http.post("/session", json={"token": made["key"]}).cookies["evsys_session"]
-        assert admin.delete(f"/keys/{made['id']}").status_code == 204
+        cookie = http.post("/session", json={"token": body["key"]}).cookies["evsys_session"]
+        assert admin.delete(f"/keys/{body['id']}").status_code == 204
         assert http.get("/overview").status_code == 401
     with dashboard.client(None) as browser:
         browser.cookies.set("evsys_session", cookie)
@@ -114,8 +114,8 @@ def test_a_key_that_was_revoked_or_is_too_old_ends_at_once(dashboard: Any) -> No
     with dashboard.client(dashboard.new_key("read", expires=time.time() - 1)) as http:
         assert http.get("/overview").status_code == 401
     listed = admin.get("/keys").json()
-    assert {"id": made["id"], "revoked": True}.items() <= next(k for k in listed if k["id"] == made["id"]).items()
-    assert made["key"] not in json.dumps(listed)
+    assert {"id": body["id"], "revoked": True}.items() <= next(k for k in listed if k["id"] == body["id"]).items()
+    assert body["key"] not in json.dumps(listed)
     assert "hash" not in listed[0]
     assert admin.delete("/keys/none").status_code == 404
     admin.close()
@@ -208,9 +208,9 @@ def test_text_stays_text_wherever_it_is_put(dashboard: Any, text: str) -> None:
     dashboard.send(experiment("other", name="other"), experiment("e1", name=text or "x", tags=[text]))
     http = dashboard.http
     for query in ({"q": text}, {"tag": text}, {"model": text}, {"status": text}, {"parent": text}):
-        found = http.get("/experiments", params=query)
-        assert found.status_code == (400 if text == "\x00" else 200)
-        assert len(found.json().get("items", [])) < 2
+        response = http.get("/experiments", params=query)
+        assert response.status_code == (400 if text == "\x00" else 200)
+        assert len(response.json().get("items", [])) < 2
     answer = http.get(f"/experiments/{quote(text, safe='')}")
     assert answer.status_code in (200, 400, 404)
     assert "root:" not in answer.text
@@ -226,10 +226,10 @@ def raw_get(port: int, target: str, token: str = "") -> bytes:
         connection.sendall(
             f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{authorization}Connection: close\r\n\r\n".encode()
         )
-        found = b""
+        received = b""
         while more := connection.recv(65_536):
-            found += more
-        return found
+            received += more
+        return received
 
 
 @pytest.fixture

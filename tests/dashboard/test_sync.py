@@ -48,12 +48,12 @@ def left(stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_left_is_sent_once(left: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = sync(capsys)
-    assert (code, [one["new"] for one in told["streams"]]) == (0, [23, 8])
+    code, report = sync(capsys)
+    assert (code, [stream["new"] for stream in report["streams"]]) == (0, [23, 8])
     assert left.records() == mirrored(tmp_path / ".evsys" / "dashboard")
     assert sync(capsys) == (0, {"streams": []})
-    code, told = sync(capsys, "--again")
-    assert (code, [one["new"] for one in told["streams"]]) == (0, [0, 0])
+    code, report = sync(capsys, "--again")
+    assert (code, [stream["new"] for stream in report["streams"]]) == (0, [0, 0])
     assert left.records() == mirrored(tmp_path / ".evsys" / "dashboard")
 
 
@@ -65,7 +65,7 @@ def test_a_copied_folder_can_be_sent_from_anywhere(
     monkeypatch.chdir(elsewhere)
     assert sync(capsys, "copy")[0] == 0
     monkeypatch.chdir(tmp_path)
-    assert [one["new"] for one in sync(capsys)[1]["streams"]] == [0, 0]
+    assert [stream["new"] for stream in sync(capsys)[1]["streams"]] == [0, 0]
     assert left.records() == mirrored(tmp_path / ".evsys" / "dashboard")
 
 
@@ -75,7 +75,7 @@ def test_a_stream_that_broke_off_half_way_goes_on_where_it_was(
     [first, _] = streams(tmp_path / ".evsys" / "dashboard")
     lines = first.read_bytes().splitlines()
     left.take(first.stem, 0, b"\n".join(lines[:7]))
-    assert [one["new"] for one in sync(capsys)[1]["streams"]] == [16, 8]
+    assert [stream["new"] for stream in sync(capsys)[1]["streams"]] == [16, 8]
     assert left.records() == mirrored(tmp_path / ".evsys" / "dashboard")
 
 
@@ -85,7 +85,7 @@ def test_another_server_gets_everything_although_the_first_has_it(
     sync(capsys)
     with StandIn() as other:
         monkeypatch.setenv("EVSYS_API_URL", other.url)
-        assert [one["new"] for one in sync(capsys)[1]["streams"]] == [23, 8]
+        assert [stream["new"] for stream in sync(capsys)[1]["streams"]] == [23, 8]
         assert other.records() == left.records()
 
 
@@ -93,9 +93,9 @@ def test_a_stream_of_another_project_is_left_alone_and_the_others_are_sent(
     left: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVSYS_PROJECT_ID", "other")
-    code, told = sync(capsys)
+    code, report = sync(capsys)
     assert code == 1
-    assert all("project 'demo'" in one["problem"] for one in told["streams"])
+    assert all("project 'demo'" in stream["problem"] for stream in report["streams"])
     assert left.records() == []
 
 
@@ -104,10 +104,10 @@ def test_a_file_that_is_no_stream_is_named_and_the_others_are_sent(
     left: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
 ) -> None:
     (tmp_path / ".evsys" / "dashboard" / "000.jsonl").write_text(content, "utf-8")
-    code, told = sync(capsys)
+    code, report = sync(capsys)
     assert code == 1
-    assert "no stream" in told["streams"][0]["problem"]
-    assert [one["new"] for one in told["streams"][1:]] == [23, 8]
+    assert "no stream" in report["streams"][0]["problem"]
+    assert [stream["new"] for stream in report["streams"][1:]] == [23, 8]
 
 
 def test_without_a_server_the_command_says_so_in_a_sentence(
@@ -115,9 +115,9 @@ def test_without_a_server_the_command_says_so_in_a_sentence(
 ) -> None:
     monkeypatch.setenv("EVSYS_API_URL", NOBODY)
     assert main(["sync"]) == 1
-    told = capsys.readouterr()
-    assert "cannot be reached" in told.err
-    assert "Traceback" not in told.err
+    printed = capsys.readouterr()
+    assert "cannot be reached" in printed.err
+    assert "Traceback" not in printed.err
 
 
 def test_a_place_without_a_mirror_is_an_error_and_a_project_without_one_is_not(
@@ -166,8 +166,8 @@ def test_a_recorded_experiment_is_reported_whole(
     from tests.history.recorded import write_experiment
 
     folder = write_experiment(tmp_path / "outputs", "routing", seeds=(1,))
-    code, told = sync(capsys, str(folder))
-    assert (code, told["experiment"]) == (0, "routing-0a1b2c3d")
+    code, report = sync(capsys, str(folder))
+    assert (code, report["experiment"]) == (0, "routing-0a1b2c3d")
     assert at_stand_in.records("experiment")[0]["set"]["conclusion"]["verdict"] == "inconclusive"
     assert {record["set"].get("name") for record in at_stand_in.records("run")} >= {"base", "changed"}
     assert len(at_stand_in.records("step")) == 20
@@ -182,10 +182,10 @@ def test_reporting_a_folder_again_changes_neither_when_a_run_began_nor_its_confi
     from .test_evsys_logger import config
 
     def known() -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for record in stand_in.records("run"):
-            found |= record["set"]
-        return {name: found[name] for name in ("name", "started", "config", "status", "seed")}
+            fields |= record["set"]
+        return {name: fields[name] for name in ("name", "started", "config", "status", "seed")}
 
     report_to(monkeypatch, stand_in.url, tmp_path)
     folder = Experiment(config()).run().path

@@ -81,9 +81,9 @@ def test_a_journal_without_its_end_is_contradicted(watched: Any, capsys: pytest.
     folder = Experiment(config()).run().path
     journal = folder / "journal.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-2]))
-    found = audit(capsys)["anchor"]
-    assert found["state"] == "flagged"
-    assert "when it was anchored" in found["evidence"][0]
+    anchor = audit(capsys)["anchor"]
+    assert anchor["state"] == "flagged"
+    assert "when it was anchored" in anchor["evidence"][0]
 
 
 def test_what_an_audit_flags_is_in_the_list_of_experiments(watched: Any) -> None:
@@ -91,8 +91,8 @@ def test_what_an_audit_flags_is_in_the_list_of_experiments(watched: Any) -> None
     with Journal.of(folder) as journal:
         journal.append(Kind.AUDITED, flags=["scores", "claim"], invalid=None)
     assert main(["sync", str(folder)]) == 0
-    [one] = watched.http.read("/experiments")["items"]
-    assert one["flags"] == ["scores", "claim"]
+    [first] = watched.http.read("/experiments")["items"]
+    assert first["flags"] == ["scores", "claim"]
 
 
 def test_an_unreachable_witness_is_said_and_ends_nothing(
@@ -100,23 +100,23 @@ def test_an_unreachable_witness_is_said_and_ends_nothing(
 ) -> None:
     Experiment(config()).run()
     monkeypatch.setenv("EVSYS_API_URL", "http://127.0.0.1:9")
-    found = audit(capsys)
-    assert found["anchor"]["state"] == "unchecked"
-    assert "what the dashboard witnessed is not compared" in found["said"]
+    report = audit(capsys)
+    assert report["anchor"]["state"] == "unchecked"
+    assert "what the dashboard witnessed is not compared" in report["said"]
 
 
 def test_an_experiment_that_waits_hears_what_was_said_on_the_dashboard(watched: Any, tmp_path: Path) -> None:
-    asked = config(budget={"usd": 1.0, "needs_approval": True})
+    limited = config(budget={"usd": 1.0, "needs_approval": True})
     results: list[Any] = []
-    running = threading.Thread(target=lambda: results.append(Experiment(asked).run()))
+    running = threading.Thread(target=lambda: results.append(Experiment(limited).run()))
     running.start()
     until = time.monotonic() + 60
-    while not (found := [one for one in watched.http.read("/experiments")["items"] if one["live"]]):
+    while not (items := [item for item in watched.http.read("/experiments")["items"] if item["live"]]):
         assert time.monotonic() < until
         time.sleep(0.1)
-    assert found[0]["status"] == "waiting"
+    assert items[0]["status"] == "waiting"
     answer = watched.http.post(
-        f"/experiments/{found[0]['id']}/requests", json={"kind": "approve", "reason": "go", "author": "ann"}
+        f"/experiments/{items[0]['id']}/requests", json={"kind": "approve", "reason": "go", "author": "ann"}
     )
     assert answer.status_code == 200
     running.join(60)

@@ -15,21 +15,21 @@ import numpy
 def library_texts(at_least: int = 10_000) -> list[str]:
     """Paragraphs from the standard library, each once."""
     root = Path(email.__file__).parents[1]
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for path in sorted(root.rglob("*.py")):
         if "site-packages" not in path.parts and "test" not in path.parts:
-            found.update(dict.fromkeys(_paragraphs(path)))
-        if len(found) >= at_least:
+            texts.update(dict.fromkeys(_paragraphs(path)))
+        if len(texts) >= at_least:
             break
-    return list(found)
+    return list(texts)
 
 
 def numpy_texts() -> list[str]:
     """Paragraphs from NumPy, which shares none with the standard library but by chance."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for path in sorted(Path(numpy.__file__).parent.rglob("*.py")):
-        found.update(dict.fromkeys(_paragraphs(path)))
-    return list(found)
+        texts.update(dict.fromkeys(_paragraphs(path)))
+    return list(texts)
 
 
 def chinese_text(rng: random.Random, characters: int) -> str:

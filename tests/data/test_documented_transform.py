@@ -40,10 +40,10 @@ def register_example() -> type:
             self.cfg = self.Config(**kw)
 
         def __call__(self, rows: Any) -> Any:
-            seen, out = set(), []
+            keys, out = set(), []
             for r in rows:
-                if r.get(self.cfg.key) not in seen:
-                    seen.add(r.get(self.cfg.key))
+                if r.get(self.cfg.key) not in keys:
+                    keys.add(r.get(self.cfg.key))
                     out.append(r)
             return out
 

@@ -53,17 +53,17 @@ def test_every_problem_of_every_spec_is_reported_at_once_with_its_path() -> None
     ]
     with pytest.raises(ConfigError) as caught:
         build_transforms(specs, path="run.data.transforms")
-    found = {problem.path: str(problem) for problem in caught.value.problems}
-    assert list(found) == [
+    problems = {problem.path: str(problem) for problem in caught.value.problems}
+    assert list(problems) == [
         "run.data.transforms[0].params.user_templat",
         "run.data.transforms[1].kind",
         "run.data.transforms[2].params.n",
         "run.data.transforms[2].params.fraction",
         "run.data.transforms[3].params.conditions[0].operator",
     ]
-    assert "Did you mean 'user_template'?" in found["run.data.transforms[0].params.user_templat"]
-    assert "did you mean 'dedupe'?" in found["run.data.transforms[1].kind"]
-    assert "Did you mean 'eq'?" in found["run.data.transforms[3].params.conditions[0].operator"]
+    assert "Did you mean 'user_template'?" in problems["run.data.transforms[0].params.user_templat"]
+    assert "did you mean 'dedupe'?" in problems["run.data.transforms[1].kind"]
+    assert "Did you mean 'eq'?" in problems["run.data.transforms[3].params.conditions[0].operator"]
 
 
 def test_a_problem_of_the_params_as_a_whole_is_placed_at_the_params() -> None:
@@ -185,8 +185,8 @@ def failing_stream(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def failing_at_the_end(rows: Iterable[Row]) -> list[Row]:
-    kept = list(rows)
-    raise ValueError(f"{len(kept)} rows are too few")
+    items = list(rows)
+    raise ValueError(f"{len(items)} rows are too few")
 
 
 @pytest.mark.parametrize(

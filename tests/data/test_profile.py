@@ -50,7 +50,7 @@ def test_a_messy_table_is_described_and_its_data_block_reads_it(
     messy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dataset", "show", "tickets.csv"]) == 0
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     for line in (
         "tickets.csv: 11 rows, 2 columns",
         "team         10      4         billing 5, logins 4",
@@ -62,8 +62,8 @@ def test_a_messy_table_is_described_and_its_data_block_reads_it(
         "prompt  18        19      28    28",
         "shortest (row 4): 'MY REFUND is wrong' -> 'billing'",
     ):
-        assert line in said
-    block = read_yaml(said.partition("Data block to paste into a run\n")[2]).data["data"]
+        assert line in out
+    block = read_yaml(out.partition("Data block to paste into a run\n")[2]).data["data"]
     rows = list(prepare_rows(DataConfig.model_validate(block), store=LocalDataStore(root=str(messy))))
     assert [row["messages"][1]["content"] for row in rows].count("billing") == 4
     assert [row["messages"][0]["content"] for row in rows][:2] == ["my invoice is wrong", "the password does not work"]
@@ -72,11 +72,11 @@ def test_a_messy_table_is_described_and_its_data_block_reads_it(
 
 def test_the_profile_as_json_has_the_same_figures(messy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dataset", "show", "tickets.csv", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["rows"] == 11
-    assert found["columns"][1]["labels"] == {"billing": 5, "logins": 4}
-    assert found["lengths"]["answer"] == {"shortest": 6, "median": 7, "percentile_95": 8, "longest": 8}
-    assert [one["kind"] for one in found["suggestion"]["transforms"]] == [
+    parsed = json.loads(capsys.readouterr().out)
+    assert parsed["rows"] == 11
+    assert parsed["columns"][1]["labels"] == {"billing": 5, "logins": 4}
+    assert parsed["lengths"]["answer"] == {"shortest": 6, "median": 7, "percentile_95": 8, "longest": 8}
+    assert [transform["kind"] for transform in parsed["suggestion"]["transforms"]] == [
         *("rename_fields", "map_values", "filter", "dedupe", "jsonl_to_chat")
     ]
 
@@ -109,18 +109,22 @@ def test_lines_that_cannot_be_read_are_a_problem_and_not_the_end(
     ],
 )
 def test_what_asks_and_what_answers_is_found(rows: list[Any], kinds: list[str], sides: dict[str, int]) -> None:
-    found = profile(*rows)
-    assert [one["kind"] for one in found.suggestion["transforms"]] == kinds
-    assert {side: lengths.longest for side, lengths in found.lengths.items()} == sides
+    data_profile = profile(*rows)
+    assert [transform["kind"] for transform in data_profile.suggestion["transforms"]] == kinds
+    assert {side: lengths.longest for side, lengths in data_profile.lengths.items()} == sides
     unknown = ["no two columns hold texts to ask and to answer with; add `transforms:` to the data block."]
-    assert found.problems == ([] if kinds or sides else unknown)
+    assert data_profile.problems == ([] if kinds or sides else unknown)
 
 
 def test_tasks_are_measured_by_instruction_and_expected_answer() -> None:
     verifier = {"kind": "in_process", "fn_name": "exact_match", "expected": "4"}
-    found = profile({"task_id": "a", "instruction": "2+2?", "verifier": verifier})
-    assert (found.format, found.lengths["prompt"].longest, found.lengths["answer"].longest) == ("harbor_task", 4, 1)
-    assert found.suggestion["transforms"] == []
+    data_profile = profile({"task_id": "a", "instruction": "2+2?", "verifier": verifier})
+    assert (data_profile.format, data_profile.lengths["prompt"].longest, data_profile.lengths["answer"].longest) == (
+        "harbor_task",
+        4,
+        1,
+    )
+    assert data_profile.suggestion["transforms"] == []
 
 
 def test_rows_without_two_texts_get_no_suggestion() -> None:

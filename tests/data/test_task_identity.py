@@ -60,8 +60,8 @@ def test_the_conversation_before_an_instruction_is_part_of_the_question() -> Non
 
 
 def test_a_list_of_tasks_has_an_order() -> None:
-    one, other = task("first question"), task("second question", name="t2")
-    assert task_list_id([one, other]) != task_list_id([other, one])
+    first, other = task("first question"), task("second question", name="t2")
+    assert task_list_id([first, other]) != task_list_id([other, first])
 
 
 def test_ids_are_those_of_earlier_records() -> None:

@@ -55,8 +55,8 @@ def test_a_built_in_describes_itself_and_its_params(name: str) -> None:
     assert cls.__module__.startswith("evsys_sdk.data.transforms.")
     entry = next(entry for entry in REGISTRIES["transform"].entries() if entry.name == name)
     assert entry.summary.endswith(".")
-    for field, found in schema_for("transform", name).get("properties", {}).items():
-        assert found.get("description"), f"{name}.{field} has no description"
+    for field, schema in schema_for("transform", name).get("properties", {}).items():
+        assert schema.get("description"), f"{name}.{field} has no description"
     assert isinstance(cls(**PARAMS.get(name, {})), Transform)
 
 
@@ -91,8 +91,8 @@ def test_drop_fields_removes_what_is_there() -> None:
 
 def test_map_values_replaces_the_values_it_names() -> None:
     rows = [{"team": "Billing"}, {"team": "N/A"}, {"team": "other"}, {"team": 1}, {}]
-    made = run(rows, "map_values", field="team", values={"Billing": "billing", "N/A": None, "1": "one"})
-    assert made == [{"team": "billing"}, {"team": None}, {"team": "other"}, {"team": 1}, {}]
+    result = run(rows, "map_values", field="team", values={"Billing": "billing", "N/A": None, "1": "one"})
+    assert result == [{"team": "billing"}, {"team": None}, {"team": "other"}, {"team": 1}, {}]
 
 
 ITEM = {"n": 3, "s": "Hello", "l": [1, 2], "t": True, "o": {"k": None}, "metadata": {"lang": "en"}}
@@ -236,11 +236,11 @@ def numbers(rows: list[Row]) -> list[int]:
 
 
 def test_shuffle_is_a_permutation_that_the_seed_decides() -> None:
-    one, again, other = run(NUMBERS, "shuffle"), run(NUMBERS, "shuffle"), run(NUMBERS, "shuffle", seed=1)
-    assert one == again
-    assert one != other
-    assert one != NUMBERS
-    assert sorted(numbers(one)) == sorted(numbers(other)) == numbers(NUMBERS)
+    first, again, other = run(NUMBERS, "shuffle"), run(NUMBERS, "shuffle"), run(NUMBERS, "shuffle", seed=1)
+    assert first == again
+    assert first != other
+    assert first != NUMBERS
+    assert sorted(numbers(first)) == sorted(numbers(other)) == numbers(NUMBERS)
 
 
 @pytest.mark.parametrize(
@@ -310,11 +310,11 @@ def test_a_split_and_a_fingerprint_are_the_same_in_every_process() -> None:
         "print(digest('a').hex(), digest({'b': 1, 'a': [None, 'é']}).hex(), unit_interval(digest('a', b'salt')))"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    found = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code], env={**env, "PYTHONHASHSEED": seed}, check=True, capture_output=True
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(found) == 1
-    assert found.pop().split()[0] == b"27c35e6e9373877f29e562464e46497e"
+    assert len(outputs) == 1
+    assert outputs.pop().split()[0] == b"27c35e6e9373877f29e562464e46497e"

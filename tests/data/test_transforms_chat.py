@@ -29,8 +29,8 @@ def run(rows: list[Row], kind: str, **params: Any) -> list[Row]:
 
 
 def one(row: Row, kind: str, **params: Any) -> Row:
-    (found,) = run([row], kind, **params)
-    return found
+    (transformed,) = run([row], kind, **params)
+    return transformed
 
 
 def refusal(row: Row, kind: str, **params: Any) -> str:
@@ -77,14 +77,14 @@ def test_well_known_fields_make_a_conversation(row: Row, messages: list[Row]) ->
 
 def test_templates_and_a_system_prompt_make_a_conversation_and_fields_stay() -> None:
     row = {"query": "q", "tool_slug": "T", "toolkit": "k"}
-    made = one(
+    chat = one(
         row,
         "jsonl_to_chat",
         system_prompt="Use {tools}.",
         user_template="Q: {query}",
         assistant_template="<{tool_slug}>",
     )
-    assert made == {**row, "messages": [system("Use {tools}."), user("Q: q"), assistant("<T>")]}
+    assert chat == {**row, "messages": [system("Use {tools}."), user("Q: q"), assistant("<T>")]}
     plain = one(row, "jsonl_to_chat", user_template="Q: {query}", assistant_template="<{tool_slug}>", keep_fields=False)
     assert plain == {"messages": [user("Q: q"), assistant("<T>")]}
 
@@ -95,8 +95,8 @@ def test_one_template_leaves_the_other_turn_to_the_well_known_fields() -> None:
         assistant("a"),
     ]
     assert one({"q": "x"}, "jsonl_to_chat", user_template="{q}")["messages"] == [user("x")]
-    made = one({"prompt": "q", "slug": "S"}, "jsonl_to_chat", assistant_template="[{slug}]")["messages"]
-    assert made == [user("q"), assistant("[S]")]
+    messages = one({"prompt": "q", "slug": "S"}, "jsonl_to_chat", assistant_template="[{slug}]")["messages"]
+    assert messages == [user("q"), assistant("[S]")]
 
 
 def test_a_template_wins_over_messages_that_are_there() -> None:
@@ -145,9 +145,9 @@ def test_openai_rows_with_tools_weights_and_older_function_calls() -> None:
         "tools": [{"type": "function", "function": {"name": "g"}}],
         "parallel_tool_calls": False,
     }
-    made = one(row, "openai_chat")
-    typed = next(parse_rows([made]))
-    assert made["messages"] == [
+    chat = one(row, "openai_chat")
+    typed = next(parse_rows([chat]))
+    assert chat["messages"] == [
         user("q"),
         assistant(None, weight=0, tool_calls=[{"id": "call_1", "type": "function", "function": call}]),
         {"role": "tool", "name": "f", "content": "42", "tool_call_id": "call_1"},
@@ -181,8 +181,8 @@ def test_sharegpt_rows() -> None:
         "system": "s",
         "id": 7,
     }
-    made = one(row, "sharegpt_to_chat", roles={"Bob": "user"})
-    assert made == {"id": 7, "messages": [system("s"), user("q"), assistant("a", weight=1), user("b")]}
+    chat = one(row, "sharegpt_to_chat", roles={"Bob": "user"})
+    assert chat == {"id": 7, "messages": [system("s"), user("q"), assistant("a", weight=1), user("b")]}
     plain = {"talk": [{"from": "human", "value": "q"}]}
     assert one(plain, "sharegpt_to_chat", field="talk", system_prompt="p")["messages"] == [system("p"), user("q")]
 
@@ -214,8 +214,8 @@ def test_a_system_prompt_meets_one_that_is_there(existing: str, first: Row) -> N
 def test_a_system_prompt_is_added_in_front() -> None:
     assert one({"messages": [user("q")]}, "add_system_prompt", prompt="p")["messages"] == [system("p"), user("q")]
     blocks = {"messages": [system([text_block("own")])]}
-    made = one(blocks, "add_system_prompt", prompt="p", existing="prepend")["messages"]
-    assert made == [system([text_block("p"), text_block("own")])]
+    messages = one(blocks, "add_system_prompt", prompt="p", existing="prepend")["messages"]
+    assert messages == [system([text_block("p"), text_block("own")])]
     assert "has a system message already" in refusal(blocks, "add_system_prompt", prompt="p", existing="error")
     assert "jsonl_to_chat" in refusal({"prompt": "x"}, "add_system_prompt", prompt="p")
 
@@ -237,8 +237,8 @@ def test_a_system_prompt_is_added_in_front() -> None:
     ],
 )
 def test_thinking_is_taken_out_of_the_assistants_turns(text: str, left: str) -> None:
-    made = one({"messages": [user("<think>mine</think>"), assistant(text)]}, "strip_thinking")
-    assert made["messages"] == [user("<think>mine</think>"), assistant(left)]
+    chat = one({"messages": [user("<think>mine</think>"), assistant(text)]}, "strip_thinking")
+    assert chat["messages"] == [user("<think>mine</think>"), assistant(left)]
 
 
 def test_thinking_in_other_places_is_taken_out_too() -> None:
@@ -250,9 +250,9 @@ def test_thinking_in_other_places_is_taken_out_too() -> None:
         ],
         "target_assistant": "<think>x</think>t",
     }
-    made = one(row, "strip_thinking", tags=["think", "reason"])
-    assert made["messages"] == [assistant([text_block("a"), image_url_block("u")]), assistant("b"), assistant("c")]
-    assert made["target_assistant"] == "t"
+    chat = one(row, "strip_thinking", tags=["think", "reason"])
+    assert chat["messages"] == [assistant([text_block("a"), image_url_block("u")]), assistant("b"), assistant("c")]
+    assert chat["target_assistant"] == "t"
 
 
 @pytest.mark.parametrize(

@@ -53,14 +53,14 @@ def test_the_same_parent_and_transforms_are_made_once(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     parent = workspace.pull_dataset(name="sft")
 
-    made = workspace.materialise(parent, [spec(value=2)])
+    derived = workspace.materialise(parent, [spec(value=2)])
     again = Workspace(tmp_path).materialise(parent, [spec(value=2)])
 
-    assert made == again
+    assert derived == again
     assert Counting.calls == 1
-    assert [row["extra"] for row in made.rows()] == [2, 2, 2]
-    assert (made.manifest.lineage.origin, made.manifest.lineage.parent) == ("derived", parent.id)
-    (record,) = made.manifest.lineage.transforms
+    assert [row["extra"] for row in derived.rows()] == [2, 2, 2]
+    assert (derived.manifest.lineage.origin, derived.manifest.lineage.parent) == ("derived", parent.id)
+    (record,) = derived.manifest.lineage.transforms
     assert (record.kind, record.params) == ("counting", {"field": "extra", "value": 2})
 
 
@@ -100,27 +100,27 @@ def test_derived_rows_are_reached_by_id_but_not_by_name(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl", [chat_row("a")])
     workspace = Workspace(tmp_path)
     parent = workspace.add("dataset", path, "sft").rows
-    made = workspace.materialise(parent, [spec()])
+    derived = workspace.materialise(parent, [spec()])
 
-    assert workspace.pull_dataset(id=made.id) == made
+    assert workspace.pull_dataset(id=derived.id) == derived
     assert workspace.pull_dataset(name="sft") == parent
     assert [one.id for one in workspace.list("dataset")] == [parent.id]
-    assert {one.id for one in workspace.list("dataset", derived=True)} == {parent.id, made.id}
+    assert {one.id for one in workspace.list("dataset", derived=True)} == {parent.id, derived.id}
 
 
 def test_damaged_derived_rows_are_made_again(tmp_path: Path) -> None:
     dataset_file(tmp_path)
     workspace = Workspace(tmp_path)
     parent = workspace.pull_dataset(name="sft")
-    made = workspace.materialise(parent, [spec()])
-    content = made.path.read_bytes()
-    made.path.chmod(0o644)
-    made.path.write_bytes(content[:-5])
+    derived = workspace.materialise(parent, [spec()])
+    content = derived.path.read_bytes()
+    derived.path.chmod(0o644)
+    derived.path.write_bytes(content[:-5])
 
     with pytest.raises(
         WorkspaceError, match=f"Run the experiment again: these rows are derived again from {parent.id}"
     ):
-        workspace.pull_dataset(id=made.id)
+        workspace.pull_dataset(id=derived.id)
     assert workspace.materialise(parent, [spec()]).path.read_bytes() == content
     assert Counting.calls == 2
 
@@ -173,6 +173,6 @@ def test_bad_params_are_config_errors(tmp_path: Path) -> None:
 def test_a_transformed_benchmark_is_still_a_benchmark(tmp_path: Path) -> None:
     benchmark_file(tmp_path)
     workspace = Workspace(tmp_path)
-    made = workspace.materialise(workspace.pull_benchmark(name="exam"), [spec(field="toolkit")])
-    assert made.manifest.kind == "benchmark"
-    assert workspace.pull_benchmark(id=made.id) == made
+    derived = workspace.materialise(workspace.pull_benchmark(name="exam"), [spec(field="toolkit")])
+    assert derived.manifest.kind == "benchmark"
+    assert workspace.pull_benchmark(id=derived.id) == derived

@@ -59,10 +59,10 @@ def kill_in_the_middle(code: str, root: Path) -> None:
     """Run `code` in a process and kill it, beyond any cleaning up, where it calls `stop()`."""
     with subprocess.Popen([sys.executable, "-c", PRELUDE + code, str(root)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        said = process.stdout.readline()
+        line = process.stdout.readline()
         process.kill()
         assert process.wait() == -signal.SIGKILL
-    assert said == b"ready\n"
+    assert line == b"ready\n"
 
 
 def files_in(root: Path) -> list[str]:
@@ -114,11 +114,11 @@ def test_processes_that_pull_the_same_id_at_once_all_get_it_whole(tmp_path: Path
             assert process.stdin is not None
             process.stdin.write(b"go\n")
             process.stdin.flush()
-        found = {process.communicate()[0] for process in processes}
+        outputs = {process.communicate()[0] for process in processes}
 
     assert [process.returncode for process in processes] == [0] * 4
     pulled = Workspace(tmp_path).pull_dataset(name="sft")
-    assert found == {f"{pulled.id} 20000\n".encode()}
+    assert outputs == {f"{pulled.id} 20000\n".encode()}
     assert [verdict.problem for verdict in Workspace(tmp_path).verify("dataset")] == [None]
     assert not any(name.endswith(".tmp") for name in files_in(tmp_path))
 
@@ -153,8 +153,8 @@ def test_rows_that_no_two_processes_would_make_alike_are_made_by_one_of_them(tmp
         assert first.stdout.readline() == b"making\n"  # from here on it holds the lock
         with subprocess.Popen(command, **PIPES) as second:
             outputs = [process.communicate(b"go on\n")[0] for process in (first, second)]
-    made = [json.loads(output.splitlines()[-1]) for output in outputs]
-    assert made[0] == made[1]
+    reports = [json.loads(output.splitlines()[-1]) for output in outputs]
+    assert reports[0] == reports[1]
 
 
 def test_the_workspace_of_a_killed_process_is_not_locked(tmp_path: Path) -> None:

@@ -37,13 +37,13 @@ class Hub(LoopbackServer):
         parts = path.strip("/").split("/")
         match [method, *parts]:
             case ["POST", "api", "repos", "create"]:
-                asked = json.loads(body)
-                name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+                parsed = json.loads(body)
+                name = f"{parsed['organization']}/{parsed['name']}" if parsed.get("organization") else parsed["name"]
                 if name in self.repos:
                     return 409, {"error": "You already created this model repo", "url": f"{self.url}/{name}"}
                 self.repos[name], self.private[name] = (
                     {},
-                    bool(asked.get("private")) or asked.get("visibility") == "private",
+                    bool(parsed.get("private")) or parsed.get("visibility") == "private",
                 )
                 return 200, {"url": f"{self.url}/{name}", "name": name}
             case ["POST", "api", "validate-yaml"]:
@@ -51,9 +51,9 @@ class Hub(LoopbackServer):
             case ["GET", "api", "models", owner, name, *_]:
                 return self._describe(f"{owner}/{name}", tree="tree" in parts)
             case ["POST", "api", "models", owner, name, "preupload", _]:
-                paths = [one["path"] for one in json.loads(body)["files"]]
-                told = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
-                return 200, {"files": told, "commitOid": "0" * 40}
+                paths = [file["path"] for file in json.loads(body)["files"]]
+                modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
+                return 200, {"files": modes, "commitOid": "0" * 40}
             case ["POST", "api", "models", owner, name, "commit", _]:
                 return self._commit(f"{owner}/{name}", [json.loads(line) for line in body.splitlines() if line])
             case _:
@@ -68,7 +68,7 @@ class Hub(LoopbackServer):
         ]
         if tree:
             return 200, files
-        return 200, {"id": repo, "sha": "0" * 40, "siblings": [{"rfilename": one["path"]} for one in files]}
+        return 200, {"id": repo, "sha": "0" * 40, "siblings": [{"rfilename": file["path"]} for file in files]}
 
     def _commit(self, repo: str, lines: list[dict[str, Any]]) -> tuple[int, Any]:
         for line in lines:

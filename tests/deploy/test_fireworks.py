@@ -39,12 +39,12 @@ class Service:
         if method == "PUT":
             self.files[path.removeprefix("/signed/")] = body
             return 200, {}
-        asked = json.loads(body) if body else {}
+        fields = json.loads(body) if body else {}
         if path == MODELS:
-            self.models[asked["modelId"]] = asked["model"]
-            return 200, {"name": f"accounts/team/models/{asked['modelId']}"}
+            self.models[fields["modelId"]] = fields["model"]
+            return 200, {"name": f"accounts/team/models/{fields['modelId']}"}
         if path.endswith(":getUploadEndpoint"):
-            names = [name for name in asked["filenameToSize"] if name != self.forgets]
+            names = [name for name in fields["filenameToSize"] if name != self.forgets]
             return 200, {"filenameToSignedUrls": {name: f"{self.url}/signed/{name}" for name in names}}
         if path.endswith(":validateUpload"):
             self.valid.append(path)
@@ -54,19 +54,19 @@ class Service:
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    found = Service()
+    fake = Service()
 
     class Handler(JsonHandler):
         def _serve(self) -> None:
-            found.keys[self.path] = self.headers.get("authorization", "")
-            status, answer = found.answer(self.command, self.path, self.read_body())
+            fake.keys[self.path] = self.headers.get("authorization", "")
+            status, answer = fake.answer(self.command, self.path, self.read_body())
             self.send_json(answer, status)
 
         do_GET = do_POST = do_PUT = _serve
 
     with LoopbackServer(Handler) as http:
-        found.url = http.url
-        yield found
+        fake.url = http.url
+        yield fake
 
 
 @pytest.fixture
@@ -87,14 +87,14 @@ def params(service: Service, as_adapter: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_adapter_becomes_a_model_of_the_account(service: Service, params: dict[str, Any]) -> None:
-    made = ship(find_source("routing"), "fireworks", name="hosted", params=params)
+    deployment = ship(find_source("routing"), "fireworks", name="hosted", params=params)
     details = {"baseModel": params["base_model"], "r": 8, "targetModules": ["q_proj", "v_proj"]}
     assert service.models == {"colours": {"kind": "HF_PEFT_ADDON", "peftDetails": details}}
-    assert service.files.keys() == made.files.keys()
+    assert service.files.keys() == deployment.files.keys()
     template = json.loads(service.files["fireworks.json"])["conversation_config"]["args"]["template"]
     assert template == "{{ messages }}"
     assert service.valid == [f"{MODELS}/colours:validateUpload"]
-    assert made.location == "accounts/team/models/colours"
+    assert deployment.location == "accounts/team/models/colours"
     assert service.keys[MODELS] == f"Bearer {KEY}"
     assert service.keys["/signed/README.md"] == "", "a signed address is not told the key"
 

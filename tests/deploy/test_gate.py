@@ -116,7 +116,7 @@ def test_what_is_worse_on_a_canary_is_refused(project: Path) -> None:
     decision = judge(find_source("poisoned"), "good", policy(target={"metric": TARGET}))
     assert not decision.passed
     assert states(decision)[f"canary {CANARY}"] == "failed"
-    assert "must be above -0.150" in next(one.reason for one in decision.failures if "canary" in one.name)
+    assert "must be above -0.150" in next(failure.reason for failure in decision.failures if "canary" in failure.name)
 
 
 def test_what_is_the_same_is_not_better(project: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_metric_that_is_not_there_is_named(project: Path) -> None:
 def test_limits_on_what_answers_take(project: Path) -> None:
     limits = {"tokens_per_task": {"most": 1.0}, "seconds_per_task": {"times_current": 1e6}, "usd_per_task": {"most": 1}}
     decision = judge(find_source("good"), "early", policy(limits=limits))
-    found = states(decision)
-    assert (found["tokens_per_task"], found["seconds_per_task"]) == ("failed", "ok")
+    check_states = states(decision)
+    assert (check_states["tokens_per_task"], check_states["seconds_per_task"]) == ("failed", "ok")
 
 
 def test_tasks_in_the_training_rows_are_held_against_a_candidate(project: Path) -> None:
@@ -173,8 +173,8 @@ def test_only_what_passed_against_what_is_live_ships_with_gated(project: Path) -
     with pytest.raises(DataError, match="not what is live under 'production' now"):
         ship(good, "openai_server", name="production", gated=True)
     decision = judge(good, "production", policy())
-    made = ship(good, "openai_server", name="production", gated=True)
-    assert (made.id, made.gate) == ("production.2", decision.id)
+    deployment = ship(good, "openai_server", name="production", gated=True)
+    assert (deployment.id, deployment.gate) == ("production.2", decision.id)
     judge(find_source("poisoned"), "production", policy())
     with pytest.raises(DataError, match="the gate refused these weights: test/codes"):
         ship(find_source("poisoned"), "openai_server", name="production", gated=True)
@@ -245,9 +245,9 @@ def test_tasks_of_one_cluster_count_as_one() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_said(candidate: ScoredMetric, told: str) -> None:
-    found = measure_gap(candidate, scored([0, 1, 0]), error=0.025, lower_is_better=False)
-    assert isinstance(found, str)
-    assert told in found
+    gap = measure_gap(candidate, scored([0, 1, 0]), error=0.025, lower_is_better=False)
+    assert isinstance(gap, str)
+    assert told in gap
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_scores_of_another_model_or_backend_are_not_compared(
     monkeypatch.setattr("evsys_sdk.deploy.gate.find_judged", find_other)
     decision = judge(find_source("good"), "early", policy())
     assert not decision.passed
-    assert all(told in one.reason for one in decision.failures)
+    assert all(told in failure.reason for failure in decision.failures)
     assert len(decision.failures) == 2
 
 

@@ -29,11 +29,11 @@ def hub() -> Iterator[Hub]:
 
 def deploy(hub: Hub, base: Path, *params: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
     """As a process of its own: the client reads the hub's address when it is imported."""
-    given = [part for param in (f"base={base}", "repo=team/colours", *params) for part in ("--param", param)]
+    options = [part for param in (f"base={base}", "repo=team/colours", *params) for part in ("--param", param)]
     env = {**os.environ, "HF_ENDPOINT": hub.url, "HF_TOKEN": token, "HF_HUB_DISABLE_TELEMETRY": "1"}
     env = {name: value for name, value in env.items() if name != "HF_HUB_OFFLINE"}
     return subprocess.run(
-        [sys.executable, "-m", "evsys_sdk", "deploy", "routing", "--to", "hf_hub", "--name", "hub", *given],
+        [sys.executable, "-m", "evsys_sdk", "deploy", "routing", "--to", "hf_hub", "--name", "hub", *options],
         env={**env, "HF_HOME": str(base.parent / "hf")},
         capture_output=True,
         text=True,
@@ -47,9 +47,9 @@ def test_adapter_tokenizer_and_card_are_one_commit(hub: Hub, as_adapter: Path) -
     assert done.returncode == 0, done.stderr
     files = hub.repos["team/colours"]
     assert {"README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= files.keys()
-    made = Deployments.read().find("hub")
-    assert made.location == f"{hub.url}/team/colours"
-    assert (made.facts["repo"], len(hub.commits), hub.private) == ("team/colours", 1, {"team/colours": True})
+    matches = Deployments.read().find("hub")
+    assert matches.location == f"{hub.url}/team/colours"
+    assert (matches.facts["repo"], len(hub.commits), hub.private) == ("team/colours", 1, {"team/colours": True})
     built = Path(".evsys/deployments/hub/1/adapter_model.safetensors")
     assert files["adapter_model.safetensors"] == built.read_bytes()
     assert b"## Integrity" in files["README.md"]

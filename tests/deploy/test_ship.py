@@ -45,11 +45,11 @@ def test_what_is_not_there_is_named(trained: Path, reference: str, checkpoint: s
 
 def test_a_deployment_says_what_it_came_from(trained: Path) -> None:
     source = find_source("routing")
-    made = ship(source, "openai_server", name="production")
-    folder = Path(made.location)
-    assert made.id == "production.1"
-    assert made.source["weights_sha256"] == source.sha256
-    assert set(made.files) == {"README.md", "weights/manifest.json", "weights/weights.npz"}
+    deployment = ship(source, "openai_server", name="production")
+    folder = Path(deployment.location)
+    assert deployment.id == "production.1"
+    assert deployment.source["weights_sha256"] == source.sha256
+    assert set(deployment.files) == {"README.md", "weights/manifest.json", "weights/weights.npz"}
     assert (folder / "weights" / "weights.npz").read_bytes() == (source.weights / "weights.npz").read_bytes()
     card = (folder / "README.md").read_text("utf-8")
     assert all(text in card for text in ("sft__seed1", source.sha256, "## Data", "Audit:"))
@@ -127,9 +127,9 @@ def test_what_a_killed_process_left_is_not_in_the_way(trained: Path) -> None:
     (shelf / "1").mkdir(parents=True)
     (shelf / "1" / "half").write_text("x", "utf-8")
     (shelf / ".1.9-ab.tmp").mkdir()
-    made = ship(find_source("routing"), "openai_server", name="production")
+    deployment = ship(find_source("routing"), "openai_server", name="production")
     assert sorted(path.name for path in shelf.iterdir()) == ["1"]
-    assert "half" not in made.files
+    assert "half" not in deployment.files
 
 
 def test_a_folder_of_ones_own_must_be_empty(trained: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_record_that_does_not_hold_is_not_shipped(trained: Path) -> None:
     journal.write_text(journal.read_text("utf-8").replace("sft__seed2", "sft__seed3"), "utf-8")
     with pytest.raises(DataError, match="its record does not hold"):
         ship(find_source("routing"), "openai_server", name="production")
-    made = ship(find_source("routing"), "openai_server", name="production", despite_audit=True)
-    assert "flagged" in (Path(made.location) / "README.md").read_text("utf-8")
+    deployment = ship(find_source("routing"), "openai_server", name="production", despite_audit=True)
+    assert "flagged" in (Path(deployment.location) / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../up", "a b", "x" * 65])
@@ -167,7 +167,9 @@ def test_params_that_do_not_fit_are_refused_with_their_place(trained: Path) -> N
 
 
 def test_an_adapter_is_shipped_with_tokenizer_and_template(as_adapter: Path) -> None:
-    made = ship(find_source("routing"), "peft_dir", name="p", params={"base": str(as_adapter)}, despite_audit=True)
+    deployment = ship(
+        find_source("routing"), "peft_dir", name="p", params={"base": str(as_adapter)}, despite_audit=True
+    )
     expected = {
         "README.md",
         "adapter_config.json",
@@ -175,8 +177,8 @@ def test_an_adapter_is_shipped_with_tokenizer_and_template(as_adapter: Path) -> 
         "tokenizer.json",
         "chat_template.jinja",
     }
-    assert set(made.files) == expected
-    config = json.loads((Path(made.location) / "adapter_config.json").read_text("utf-8"))
+    assert set(deployment.files) == expected
+    config = json.loads((Path(deployment.location) / "adapter_config.json").read_text("utf-8"))
     assert (config["base_model_name_or_path"], config["r"]) == ("tiny", 2)
 
 
@@ -187,12 +189,12 @@ def test_a_base_that_is_not_here_is_named(as_adapter: Path) -> None:
 
 def test_vllm_gets_a_command_and_a_rank_that_it_knows(as_adapter: Path) -> None:
     params: dict[str, Any] = {"base": str(as_adapter), "served_name": "mine"}
-    made = ship(find_source("routing"), "vllm", name="p", params=params, despite_audit=True)
-    script = (Path(made.location) / "serve.sh").read_text("utf-8")
+    deployment = ship(find_source("routing"), "vllm", name="p", params=params, despite_audit=True)
+    script = (Path(deployment.location) / "serve.sh").read_text("utf-8")
     assert f"vllm serve {as_adapter}" in script
     assert "--lora-modules mine=" in script
     assert Path(script.split("vllm serve ")[1].split()[0]).is_absolute()  # it is run elsewhere
-    assert "max-lora-rank: 8" in (Path(made.location) / "vllm.yaml").read_text("utf-8")
+    assert "max-lora-rank: 8" in (Path(deployment.location) / "vllm.yaml").read_text("utf-8")
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
@@ -204,7 +206,7 @@ def test_the_commands_ship_list_show_and_take_back(trained: Path, capsys: pytest
     shipped = [run(capsys, "deploy", "routing", "--to", "openai_server", "--name", "production") for _ in range(2)]
     assert [(code, made["id"]) for code, made in shipped] == [(0, "production.1"), (0, "production.2")]
     _, listed = run(capsys, "deployments", "list")
-    assert [(one["id"], one["live"]) for one in listed] == [("production.1", False), ("production.2", True)]
+    assert [(entry["id"], entry["live"]) for entry in listed] == [("production.1", False), ("production.2", True)]
     code, back = run(capsys, "deployments", "rollback", "production", "--reason", "too slow")
     assert (code, back["live"]) == (0, "production.1")
     code, shown = run(capsys, "deployments", "show", "production")

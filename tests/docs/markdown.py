@@ -67,20 +67,20 @@ class Fence:
 
 def pages() -> list[Path]:
     """Every Markdown page of the repository."""
-    found = [path for path in ROOT.rglob("*.md") if not _is_hidden(path)]
-    assert found
-    return sorted(found)
+    paths = [path for path in ROOT.rglob("*.md") if not _is_hidden(path)]
+    assert paths
+    return sorted(paths)
 
 
 def fences(page: Path) -> list[Fence]:
     """All fenced blocks of a page."""
     text = page.read_text("utf-8")
-    found: list[Fence] = []
+    blocks: list[Fence] = []
     for match in FENCE.finditer(text):
         language, *words = match["info"].split() or [""]
         lines = [line.removeprefix(match["indent"]) for line in match["text"].splitlines(keepends=True)]
-        found.append(Fence(page, text.count("\n", 0, match.start()) + 1, language, tuple(words), "".join(lines)))
-    return found
+        blocks.append(Fence(page, text.count("\n", 0, match.start()) + 1, language, tuple(words), "".join(lines)))
+    return blocks
 
 
 def prose(page: Path) -> str:
@@ -95,13 +95,13 @@ def anchors(page: Path) -> set[str]:
 
 def anchor_names(text: str) -> list[str]:
     """The anchors of all headings of a text, in order."""
-    found: list[str] = []
+    names: list[str] = []
     for match in HEADING.finditer(FENCE.sub("", text)):
         title = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match["title"]).lower()
         slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
-        number = next(n for n in range(len(found) + 1) if (f"{slug}-{n}" if n else slug) not in found)
-        found.append(f"{slug}-{number}" if number else slug)
-    return found
+        number = next(n for n in range(len(names) + 1) if (f"{slug}-{n}" if n else slug) not in names)
+        names.append(f"{slug}-{number}" if number else slug)
+    return names
 
 
 def read_title(text: str) -> str:

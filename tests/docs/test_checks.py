@@ -53,13 +53,13 @@ def generator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Modul
 
 
 def test_fences_are_found_with_their_words_and_without_their_indentation(page: Path) -> None:
-    found = fences(page)
-    assert [(fence.language, fence.words) for fence in found] == [
+    blocks = fences(page)
+    assert [(fence.language, fence.words) for fence in blocks] == [
         ("yaml", ("at", "run.data")),
         ("python", ("file=my_code.py",)),
     ]
-    assert found[0].text == "path: rows.jsonl\n"
-    assert (found[0].file_name, found[1].file_name) == (None, "my_code.py")
+    assert blocks[0].text == "path: rows.jsonl\n"
+    assert (blocks[0].file_name, blocks[1].file_name) == (None, "my_code.py")
 
 
 def test_headings_get_the_anchors_that_links_use(page: Path) -> None:

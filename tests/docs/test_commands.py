@@ -39,13 +39,13 @@ class Command:
 def commands(fence: Fence) -> list[Command]:
     """The commands of a block."""
     if fence.language == "bash":
-        found = [(line, None) for line in fence.text.replace("\\\n", "").splitlines() if line.strip()]
+        lines = [(line, None) for line in fence.text.replace("\\\n", "").splitlines() if line.strip()]
     elif fence.language == "console":
         parts = re.split(r"^\$ ", fence.text, flags=re.MULTILINE)[1:]
-        found = [(line, output) for line, _, output in (part.partition("\n") for part in parts)]
+        lines = [(line, output) for line, _, output in (part.partition("\n") for part in parts)]
     else:
-        found = []
-    return [Command(line, _exit_code(line), output) for line, output in found if not line.startswith(_NOT_RUN)]
+        lines = []
+    return [Command(line, _exit_code(line), output) for line, output in lines if not line.startswith(_NOT_RUN)]
 
 
 def _exit_code(line: str) -> int:

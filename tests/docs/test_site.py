@@ -25,9 +25,9 @@ type Staged = tuple[Path, list[build_site.Page], dict[str, str]]
 
 def test_every_page_is_in_the_navigation_once(staged: Staged) -> None:
     _, listed, _ = staged
-    wanted = {page for page in pages() if page.is_relative_to(ROOT / "docs")}
-    wanted |= set((ROOT / "examples").glob("*/README.md"))
-    assert sorted(page.source for page in listed) == sorted(wanted)
+    expected = {page for page in pages() if page.is_relative_to(ROOT / "docs")}
+    expected |= set((ROOT / "examples").glob("*/README.md"))
+    assert sorted(page.source for page in listed) == sorted(expected)
 
 
 def test_every_link_stays_in_the_site_and_leads_somewhere(staged: Staged) -> None:

@@ -124,7 +124,7 @@ def load(path: str) -> Benchmark:
 
 def score(path: str, model: Any) -> dict[str, float | None]:
     result = load(path).score(model, ScoreSettings(metrics=("mean_reward",)))
-    return {one.task_id: one.reward for one in result.predictions}
+    return {prediction.task_id: prediction.reward for prediction in result.predictions}
 
 
 def test_samples_are_tasks_with_their_conversation_and_target() -> None:
@@ -141,7 +141,7 @@ def test_one_value_of_a_scorer_with_several_counts() -> None:
 
 def test_a_sample_that_breaks_in_inspect_is_reported_and_no_zero() -> None:
     result = load("inspect:evals.py@breaking").score(ScriptedModel("m", {"1": "2", "3": "5"}))
-    by_task = {one.task_id: one for one in result.predictions}
+    by_task = {prediction.task_id: prediction for prediction in result.predictions}
     assert {name: one.reward for name, one in by_task.items()} == {"1": 1, "2": None, "3": 0}
     assert "a tool broke" in (by_task["2"].error or "")
 
@@ -149,18 +149,18 @@ def test_a_sample_that_breaks_in_inspect_is_reported_and_no_zero() -> None:
 def test_tools_of_a_task_are_offered_and_run() -> None:
     from evsys_sdk.rollouts.rollout import Turn
 
-    seen: list[Any] = []
+    requests: list[Any] = []
 
     class Caller:
         async def act(self, messages: Any, *, tools: Any = None) -> Turn:
-            seen.append((messages, tools))
+            requests.append((messages, tools))
             if messages[-1]["role"] == "tool":
                 return Turn({"role": "assistant", "content": messages[-1]["content"]})
             call = {"id": "c", "type": "function", "function": {"name": "double", "arguments": '{"number": 2}'}}
             return Turn({"role": "assistant", "content": "", "tool_calls": [call]})
 
     assert score("inspect:evals.py@tools", Caller()) == {"1": 0, "2": 1, "3": 0}
-    assert seen[0][1][0]["function"]["name"] == "double"
+    assert requests[0][1][0]["function"]["name"] == "double"
 
 
 @pytest.mark.parametrize(

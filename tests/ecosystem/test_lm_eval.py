@@ -57,8 +57,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "docs.jsonl").write_text("".join(json.dumps(doc) + "\n" for doc in docs), encoding="utf-8")
     texts = {"choice": CHOICE, "whole": WHOLE, "greedy": GREEDY, "generated": GENERATED}
     for name, rest in texts.items():
-        asked = "" if name == "whole" else "Color of {{thing}}?"
-        (folder / f"{name}.yaml").write_text(TASK.format(name=name, text=asked) + rest, encoding="utf-8")
+        template = "" if name == "whole" else "Color of {{thing}}?"
+        (folder / f"{name}.yaml").write_text(TASK.format(name=name, text=template) + rest, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     return tmp_path
@@ -108,20 +108,20 @@ def test_scores_equal_those_of_its_own_model_for_transformers(ours: Any, tiny: s
     from lm_eval.models.huggingface import HFLM
 
     theirs = HFLM(pretrained=tiny, device="cpu", dtype="float32", batch_size=1)
-    mine, wanted = (evaluate(lm, "choice", "whole", "greedy", "generated") for lm in (ours, theirs))
+    mine, expected = (evaluate(lm, "choice", "whole", "greedy", "generated") for lm in (ours, theirs))
     assert len(numbers(mine["choice"])) == 36
     assert len(set(numbers(mine["choice"]))) > 30
     for name in ("choice", "whole", "greedy"):
-        assert numbers(mine[name]) == pytest.approx(numbers(wanted[name]), abs=1e-4), name
-    assert [one[1][0][0][1] for one in mine["greedy"]] == [one[1][0][0][1] for one in wanted["greedy"]]
-    assert mine["generated"] == wanted["generated"]
+        assert numbers(mine[name]) == pytest.approx(numbers(expected[name]), abs=1e-4), name
+    assert [one[1][0][0][1] for one in mine["greedy"]] == [one[1][0][0][1] for one in expected["greedy"]]
+    assert mine["generated"] == expected["generated"]
 
 
 def test_a_continuation_that_the_model_would_write_is_greedy(ours: Any) -> None:
     from lm_eval.api.instance import Instance
 
-    asked = {"request_type": "generate_until", "doc": {}, "idx": 0, "arguments": ("abc", {"max_gen_toks": 3})}
-    [written] = ours.generate_until([Instance(**asked)])
+    fields = {"request_type": "generate_until", "doc": {}, "idx": 0, "arguments": ("abc", {"max_gen_toks": 3})}
+    [written] = ours.generate_until([Instance(**fields)])
     pairs = [Instance("loglikelihood", {}, ("abc", text), 0) for text in (written, "\x01\x01\x01")]
     assert [is_greedy for _, is_greedy in ours.loglikelihood(pairs)] == [True, False]
 

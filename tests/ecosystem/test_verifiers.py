@@ -92,10 +92,10 @@ def make_rows(path: str) -> list[dict[str, Any]]:
 
 def score(row: dict[str, Any], *messages: dict[str, Any]) -> Any:
     [task] = parse_rows([row], TargetFormat.HARBOR_TASK)
-    given = VerifierInput("", messages[-1]["content"], list(messages), task=task)
+    verifier_input = VerifierInput("", messages[-1]["content"], list(messages), task=task)
 
     async def run() -> Any:
-        return await build_verifier(task.verifier)(given)
+        return await build_verifier(task.verifier)(verifier_input)
 
     return asyncio.run(run())
 
@@ -126,17 +126,17 @@ def test_the_library_runs_rewards_and_metrics_on_the_whole_conversation() -> Non
 """
     )
     [row] = make_rows(write_taskset(body, data='prompt="1+1=", system_prompt="Add.", answer="2"') + "?n=1")
-    said = [
+    messages = [
         {"role": "system", "content": "Add."},
         {"role": "user", "content": "1+1="},
         {"role": "assistant", "content": "<think>\ncarry\n</think>\n\n2"},
     ]
-    assert row["metadata"]["context_messages"] == said[:1]
+    assert row["metadata"]["context_messages"] == messages[:1]
     assert row["instruction"] == "1+1="
-    result = score(row, *said)
+    result = score(row, *messages)
     assert result.reward == pytest.approx(0.5 + 2.0 + 2.0)
     assert result.info == {"exact": 0.5, "turns": 2.0, "shape": 2.0, "thought": 1.0}
-    assert score(row, *said[:2], {"role": "assistant", "content": "3"}).info["exact"] == 0
+    assert score(row, *messages[:2], {"role": "assistant", "content": "3"}).info["exact"] == 0
 
 
 def test_calls_of_tools_that_an_agent_offers_reach_the_trace() -> None:

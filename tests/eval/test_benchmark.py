@@ -239,17 +239,17 @@ def test_what_cannot_answer_cannot_be_scored() -> None:
 def test_progress_counts_what_was_there_before(tmp_path: Path) -> None:
     journal = tmp_path / "p.jsonl"
     BENCHMARK.score(Parrot(), ScoreSettings(n_tasks=3), journal=journal)
-    seen: list[tuple[int, int]] = []
-    BENCHMARK.score(Parrot(), journal=journal, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(3, 4), (4, 4)]
+    counts: list[tuple[int, int]] = []
+    BENCHMARK.score(Parrot(), journal=journal, progress=lambda done, total: counts.append((done, total)))
+    assert counts == [(3, 4), (4, 4)]
 
 
 def test_a_journal_in_memory_needs_no_file() -> None:
     journal = PredictionJournal.open(None, {})
     journal.append(Prediction("t", 0, "ok", 1.0, task="d"))
-    kept = journal.find("t", "d", 0)
-    assert kept is not None
-    assert kept.reward == 1.0
+    matches = journal.find("t", "d", 0)
+    assert matches is not None
+    assert matches.reward == 1.0
     assert journal.find("t", "another content", 0) is None
 
 

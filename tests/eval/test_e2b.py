@@ -126,11 +126,11 @@ def stand_in(cloud: Cloud) -> ModuleType:
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    made = Cloud()
-    monkeypatch.setitem(sys.modules, "e2b", stand_in(made))
+    fake = Cloud()
+    monkeypatch.setitem(sys.modules, "e2b", stand_in(fake))
     monkeypatch.setattr("evsys_sdk.builtins.find_spec", lambda name: object())
     monkeypatch.setenv("E2B_API_KEY", "e2b_test")
-    return made
+    return fake
 
 
 async def judged(task: E2BVerifier = TASK) -> VerificationResult:
@@ -138,9 +138,9 @@ async def judged(task: E2BVerifier = TASK) -> VerificationResult:
 
 
 async def test_a_passing_test_earns_one_and_everything_lies_where_it_should(cloud: Cloud) -> None:
-    found = await judged()
-    assert found.reward == 1.0
-    assert found.info == {"exit_code": 0, "timed_out": False, "stdout": "2 passed", "stderr": ""}
+    decision = await judged()
+    assert decision.reward == 1.0
+    assert decision.info == {"exit_code": 0, "timed_out": False, "stdout": "2 passed", "stderr": ""}
     assert cloud.builds == [TASK.dockerfile]
     assert cloud.files == {
         "/tmp/evsys/model_output.txt": b"the model's output ?",
@@ -160,9 +160,9 @@ async def test_a_passing_test_earns_one_and_everything_lies_where_it_should(clou
 @pytest.mark.parametrize(("exit_code", "timed_out"), [(1, False), (2, False), (124, True), (137, False)])
 async def test_a_failing_test_earns_nothing(cloud: Cloud, exit_code: int, timed_out: bool) -> None:
     cloud.exit_code = exit_code
-    found = await judged()
-    assert (found.reward, found.info["exit_code"], found.info["timed_out"]) == (0.0, exit_code, timed_out)
-    assert "2 failed" in found.info["stderr"]
+    decision = await judged()
+    assert (decision.reward, decision.info["exit_code"], decision.info["timed_out"]) == (0.0, exit_code, timed_out)
+    assert "2 failed" in decision.info["stderr"]
     assert cloud.killed == 1
 
 

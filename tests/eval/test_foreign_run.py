@@ -18,8 +18,8 @@ from evsys_sdk.history.foreign_runs import compare_foreign_runs
 def sample(name: str, value: Any, epoch: int = 1, **more: Any) -> dict[str, Any]:
     scores = {} if value is None else {"match": {"value": value, "answer": "4"}}
     usage = {"m": {"total_tokens": 7}}
-    asked = {"id": name, "epoch": epoch, "input": f"{name}?", "target": "4"}
-    return {**asked, "scores": scores, "model_usage": usage, "total_time": 0.5, **more}
+    fields = {"id": name, "epoch": epoch, "input": f"{name}?", "target": "4"}
+    return {**fields, "scores": scores, "model_usage": usage, "total_time": 0.5, **more}
 
 
 def write_log(path: Path, samples: list[dict[str, Any]], *, task: str = "sums", model: str = "toy/a") -> Path:

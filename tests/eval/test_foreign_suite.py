@@ -35,18 +35,18 @@ class Params:
         raise NotImplementedError
 
     async def run_tasks(self, model: Any, sampling: Any, tasks: Any, *, samples: int, **_: Any) -> ForeignRun:
-        found: list[Prediction] = []
+        predictions: list[Prediction] = []
         for task in tasks:
             for sample in range(samples):
                 try:
                     turn = await model.policy(sampling, task.task_id, sample).act([])
                 except RuntimeError as error:
-                    found.append(Prediction(task.task_id, sample, "infra", None, error=str(error)))
+                    predictions.append(Prediction(task.task_id, sample, "infra", None, error=str(error)))
                     continue
                 right = turn.message["content"] == str(2 * int(task.task_id))
-                found.append(Prediction(task.task_id, sample, "ok", float(right)))
+                predictions.append(Prediction(task.task_id, sample, "ok", float(right)))
         asked.append([task.task_id for task in tasks])
-        return ForeignRun("doubler", "doubling", model.ref, "success", found)
+        return ForeignRun("doubler", "doubling", model.ref, "success", predictions)
 
 
 asked: list[list[str]] = []
@@ -73,9 +73,9 @@ def test_a_scoring_goes_on_with_what_failed(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     settings = ScoreSettings(metrics=("mean_reward",))
     first = benchmark.score(ScriptedModel("m", {"1": "2", "3": "0"}), settings, journal=journal)
-    assert [one.reward for one in first.predictions] == [1, None, 0]
+    assert [prediction.reward for prediction in first.predictions] == [1, None, 0]
     second = benchmark.score(ScriptedModel("m", {"2": "4"}), settings, journal=journal)
-    assert [one.reward for one in second.predictions] == [1, 1, 0]
+    assert [prediction.reward for prediction in second.predictions] == [1, 1, 0]
     assert asked == [["1", "2", "3"], ["2"]]
 
 
@@ -94,8 +94,8 @@ def test_its_tasks_are_no_training_data() -> None:
 def test_kind_and_task_are_another_spelling_of_a_path() -> None:
     entry = {"kind": "lm_eval", "tasks": ["a", "b"], "params": {"include": "my evals"}, "name": "canary"}
     assert BenchmarkEntry.model_validate(entry).path == "lm_eval:a,b?include=my%20evals"
-    [one] = Metadata.model_validate({"benchmark": {"kind": "inspect", "task": "e.py@t"}}).benchmark
-    assert (one.path, one.role) == ("inspect:e.py@t", "test")
+    [first] = Metadata.model_validate({"benchmark": {"kind": "inspect", "task": "e.py@t"}}).benchmark
+    assert (first.path, first.role) == ("inspect:e.py@t", "test")
     for wrong in ({"kind": "inspect"}, {"kind": "inspect", "task": "t", "path": "x"}):
         with pytest.raises(ValueError, match="kind goes with task"):
             BenchmarkEntry.model_validate(wrong)

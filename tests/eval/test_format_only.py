@@ -45,8 +45,8 @@ async def test_the_form_alone_earns_the_reward(completion: str, params: dict[str
 
 
 async def test_what_is_wrong_is_listed() -> None:
-    found = await score("format_only", "4", None, tags=["answer"], pattern="5", json_schema={"type": "string"})
-    assert found.info["wrong"] == [
+    result = await score("format_only", "4", None, tags=["answer"], pattern="5", json_schema={"type": "string"})
+    assert result.info["wrong"] == [
         "<answer> occurs 0 times and </answer> 0 times; each should occur once",
         "it does not match the pattern",
         "the value should be of type string",

@@ -54,9 +54,9 @@ def test_the_chances_are_those_of_all_ways_to_choose(n: int, data: st.DataObject
 def test_pass_at_k_does_not_depend_on_the_order_of_samples_and_tasks(rewards: list[list[float]], k: int) -> None:
     turned = [list(reversed(samples)) for samples in reversed(rewards)]
     for name in (f"pass@{k}", f"pass^{k}"):
-        one, other = measured(name, rewards), measured(name, turned)
-        assert one.value == pytest.approx(other.value)
-        assert one.stderr == pytest.approx(other.stderr)
+        first, other = measured(name, rewards), measured(name, turned)
+        assert first.value == pytest.approx(other.value)
+        assert first.stderr == pytest.approx(other.stderr)
     assert measured(f"pass^{k}", rewards).value <= measured(f"pass@{k}", rewards).value + 1e-12
     assert measured("pass@1", rewards).value == pytest.approx(measured("pass_rate", rewards).value)
     assert measured("pass^1", rewards).value == pytest.approx(measured("pass@1", rewards).value)
@@ -88,12 +88,12 @@ def test_k_of_thousands_is_computed() -> None:
     ],
 )
 def test_known_values(name: str, value: float) -> None:
-    found = measured(name, [[1.0, 1.0], [0.5, 1.0], [0.5, 0.5], [0.0, 0.0]])
-    assert found.value == pytest.approx(value)
-    assert (found.n_tasks, found.n_samples, found.n_missing) == (4, 8, 0)
-    assert found.per_task is not None
-    assert statistics.fmean(found.per_task) == pytest.approx(value)
-    assert found.stderr == pytest.approx(statistics.stdev(found.per_task) / 2)
+    measurement = measured(name, [[1.0, 1.0], [0.5, 1.0], [0.5, 0.5], [0.0, 0.0]])
+    assert measurement.value == pytest.approx(value)
+    assert (measurement.n_tasks, measurement.n_samples, measurement.n_missing) == (4, 8, 0)
+    assert measurement.per_task is not None
+    assert statistics.fmean(measurement.per_task) == pytest.approx(value)
+    assert measurement.stderr == pytest.approx(statistics.stdev(measurement.per_task) / 2)
 
 
 @pytest.mark.parametrize("spec", ["pass@3", "pass^3", MetricSpec(kind="pass_at_k", params={"k": 3})])
@@ -167,10 +167,10 @@ def test_the_standard_error_is_what_drawing_other_tasks_would_give(name: str) ->
     generator = np.random.default_rng(7)
     chances = generator.beta(0.7, 0.7, size=60)
     rewards = [list(map(float, generator.random(4) < chance)) for chance in chances]
-    found = measured(name, rewards)
+    measurement = measured(name, rewards)
     metric = evsys_sdk.get_metric(name)()
     drawn = [metric.compute([rewards[at] for at in generator.integers(0, 60, 60)]) for _ in range(3000)]
-    assert found.stderr == pytest.approx(float(np.std(drawn)), rel=0.06)
+    assert measurement.stderr == pytest.approx(float(np.std(drawn)), rel=0.06)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=30))
@@ -202,8 +202,8 @@ def test_a_task_without_samples_or_twice_is_an_error() -> None:
 
 def test_failed_samples_are_left_out_and_counted() -> None:
     scored = tasks([[1.0, None], [1.0, 1.0], [0.0, None]])
-    found = build_metric("mean_reward")(scored)
-    assert (found.value, found.n_samples, found.n_missing) == (pytest.approx(2 / 3), 4, 2)
+    measurement = build_metric("mean_reward")(scored)
+    assert (measurement.value, measurement.n_samples, measurement.n_missing) == (pytest.approx(2 / 3), 4, 2)
     with pytest.raises(EvalError, match="1 tasks have no samples, the first one is 't1'"):
         build_metric("mean_reward")(tasks([[1.0], [None]]))
     with pytest.raises(EvalError, match="k is 2, but 2 of 3 tasks have fewer"):
@@ -222,9 +222,9 @@ def test_a_sample_that_was_answered_but_not_verified_has_no_reward() -> None:
 
 
 def test_texts_are_compared_with_targets() -> None:
-    found = build_metric("exact_match")(texts(("a", "a"), (" b ", "b"), ("c", "x"), ("4", 4)))
-    assert found.value == 0.75
-    assert found.per_task == (1.0, 1.0, 0.0, 1.0)
+    measurement = build_metric("exact_match")(texts(("a", "a"), (" b ", "b"), ("c", "x"), ("4", 4)))
+    assert measurement.value == 0.75
+    assert measurement.per_task == (1.0, 1.0, 0.0, 1.0)
     with pytest.raises(EvalError, match="task 't0' has no target to compare with"):
         build_metric("exact_match")(texts(("a", None)))
     assert ExactMatchRate().compute(predictions=["a"], targets=["a"]) == 1.0
@@ -264,9 +264,9 @@ def test_expenses_are_those_of_one_attempt() -> None:
         TaskSamples("t1", [ScoredSample(0.0, "x", 0.4, 4.0, 40)]),
     ]
     for name, value in (("cost_per_task", 0.3), ("time_per_task", 3.0), ("tokens_per_task", 30.0)):
-        found = build_metric(name)(scored)
-        assert found.value == pytest.approx(value)
-        assert found.stderr == pytest.approx(value / 3)
+        measurement = build_metric(name)(scored)
+        assert measurement.value == pytest.approx(value)
+        assert measurement.stderr == pytest.approx(value / 3)
         correct = build_metric(name.replace("task", "correct"))(scored)
         assert correct.value == pytest.approx(value / 0.25)
         assert correct.per_task is None
@@ -280,14 +280,14 @@ def test_the_error_of_an_expense_per_correct_answer_is_that_of_a_ratio() -> None
         )
         for at in range(120)
     ]
-    found = build_metric("cost_per_correct")(scored)
+    measurement = build_metric("cost_per_correct")(scored)
     metric = evsys_sdk.get_metric("cost_per_correct")()
 
     def ratio(chosen: list[TaskSamples]) -> float:
         return metric.compute(tasks=chosen, task_rewards=[[sample.reward for sample in one.samples] for one in chosen])
 
     drawn = [ratio([scored[at] for at in generator.integers(0, 120, 120)]) for _ in range(1500)]
-    assert found.stderr == pytest.approx(float(np.std(drawn)), rel=0.1)
+    assert measurement.stderr == pytest.approx(float(np.std(drawn)), rel=0.1)
 
 
 def test_expenses_that_are_not_known_are_an_error() -> None:
@@ -300,7 +300,7 @@ def test_expenses_that_are_not_known_are_an_error() -> None:
 
 
 def test_metrics_of_ones_own_are_called_as_their_signature_wants() -> None:
-    register_metric("best")(type("Best", (), {"compute": lambda self, tasks: max(max(one) for one in tasks)}))
+    register_metric("best")(type("Best", (), {"compute": lambda self, tasks: max(max(task) for task in tasks)}))
     register_metric("same")(type("Same", (), {"compute": lambda self, predictions, targets: predictions == targets}))
     register_metric("open")(type("Open", (), {"compute": lambda self, **given: len(given["predictions"])}))
     register_metric("count")(type("Count", (), {"compute": lambda self, *, tasks: len(tasks)}))
@@ -314,11 +314,11 @@ def test_metrics_of_ones_own_are_called_as_their_signature_wants() -> None:
 
 def test_a_metric_that_is_no_mean_of_tasks_has_a_standard_error_and_no_scores_of_tasks() -> None:
     register_metric("root")(lambda task_rewards: math.sqrt(statistics.fmean(map(statistics.fmean, task_rewards))))
-    found = measured("root", [[0.2], [0.4], [0.9], [0.5]])
-    assert found.per_task is None
+    measurement = measured("root", [[0.2], [0.4], [0.9], [0.5]])
+    assert measurement.per_task is None
     mean = measured("mean_reward", [[0.2], [0.4], [0.9], [0.5]])
     assert mean.stderr is not None
-    assert found.stderr == pytest.approx(mean.stderr / (2 * found.value), rel=0.1)
+    assert measurement.stderr == pytest.approx(mean.stderr / (2 * measurement.value), rel=0.1)
 
 
 @pytest.mark.parametrize(

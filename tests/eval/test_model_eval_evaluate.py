@@ -71,8 +71,8 @@ def said(text: str, **message: Any) -> Completion:
 
 
 def value(artifacts: EvalArtifacts) -> float | None:
-    found = artifacts.summary.pass_at_1
-    return found and found.value
+    score = artifacts.summary.pass_at_1
+    return score and score.value
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -152,11 +152,11 @@ def test_half_a_character_in_an_answer_does_not_end_the_evaluation(tmp_path: Pat
 
 
 def test_an_error_that_passes_is_tried_again_and_is_no_failure() -> None:
-    seen: list[str] = []
+    prompts: list[str] = []
 
     def shaky(prompt: str) -> str:
-        seen.append(prompt)
-        if seen.count(prompt) == 1:  # each question by itself: they are asked in threads
+        prompts.append(prompt)
+        if prompts.count(prompt) == 1:  # each question by itself: they are asked in threads
             raise ConnectionError("reset")
         return right(prompt)
 
@@ -318,9 +318,9 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 def test_progress_counts_what_is_there_already(tmp_path: Path) -> None:
     evaluate_model(Generates(right), ROWS[:2], output_dir=tmp_path)
-    told: list[tuple[int, int, int]] = []
-    evaluate_model(Generates(right), ROWS, output_dir=tmp_path, progress=lambda *how: told.append(how))
-    assert told == [(2, 3, 0), (3, 3, 0)]
+    counts: list[tuple[int, int, int]] = []
+    evaluate_model(Generates(right), ROWS, output_dir=tmp_path, progress=lambda *how: counts.append(how))
+    assert counts == [(2, 3, 0), (3, 3, 0)]
 
 
 def test_notes_warn_of_what_makes_numbers_mean_less() -> None:

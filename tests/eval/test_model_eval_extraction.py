@@ -66,11 +66,11 @@ def test_no_slug_or_several_are_none(text: str) -> None:
 
 @given(st.text(alphabet='<answer>/think{}[]":_ab \n`', max_size=60))
 def test_any_text_has_a_slug_or_none(text: str) -> None:
-    found = extract_predicted_slug(text)
-    assert found is None or (found.strip() == found and found)
+    slug = extract_predicted_slug(text)
+    assert slug is None or (slug.strip() == slug and slug)
 
 
 @pytest.mark.parametrize("text", ["a" * 200_000, "_" * 200_000, "{" * 200_000, "answer" * 30_000, "tool " * 40_000])
 def test_strange_texts_end_soon_and_name_no_slug_that_is_not_there(text: str) -> None:
-    found = extract_predicted_slug(text)
-    assert found is None or found in text
+    slug = extract_predicted_slug(text)
+    assert slug is None or slug in text

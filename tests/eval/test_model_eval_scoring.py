@@ -36,15 +36,15 @@ def summary_of(answers: list[list[str | None]], toolkits: str = "", k: int | Non
 
 def test_each_attempt_says_what_was_predicted_and_how_it_matches() -> None:
     [result] = score_rows(rows(1), [["<answer>a_a</answer>", "A_B", "A_C", "x", None]], MATCHER)
-    *answered, failed = result.attempts
-    assert [(one.info["predicted"], one.info["match"], one.reward) for one in answered] == [
+    *answers, failed = result.attempts
+    assert [(one.info["predicted"], one.info["match"], one.reward) for one in answers] == [
         ("a_a", "exact", 1.0),
         ("A_B", "alias", 1.0),
         ("A_C", "secondary", 0.0),
         ("x", "none", 0.0),
     ]
     assert failed.failed
-    assert result.scored == answered
+    assert result.scored == answers
 
 
 def test_an_extraction_of_ones_own() -> None:
@@ -77,14 +77,14 @@ def test_pass_at_k_is_the_mean_over_all_ways_to_choose_k_attempts() -> None:
     answers: list[list[str | None]] = [["A_A", "x", "x", "x", "x"], ["A_A", "x", "A_B", "x", "x"], ["x"] * 5]
     summary = summary_of(answers)
     assert list(summary.pass_at) == [1, 2, 4, 5]
-    for k, found in summary.pass_at.items():
+    for k, score in summary.pass_at.items():
         chosen = [
             statistics.fmean(any(text != "x" for text in some) for some in itertools.combinations(texts, k))
             for texts in answers
         ]
-        assert found is not None
-        assert found.value == pytest.approx(statistics.fmean(chosen))
-        assert found.stderr == pytest.approx(statistics.stdev(chosen) / math.sqrt(3))
+        assert score is not None
+        assert score.value == pytest.approx(statistics.fmean(chosen))
+        assert score.stderr == pytest.approx(statistics.stdev(chosen) / math.sqrt(3))
 
 
 def test_failed_attempts_are_counted_and_in_no_score() -> None:
@@ -110,12 +110,12 @@ def test_more_attempts_at_a_row_do_not_make_the_error_smaller() -> None:
 
 
 def test_the_interval_does_not_vanish_where_all_rows_agree() -> None:
-    found = summary_of([["A_A"]] * 5).pass_at_1
-    assert found is not None
-    assert (found.value, found.stderr, found.high) == (1.0, 0.0, pytest.approx(1.0))
-    assert found.low == pytest.approx(0.5655, abs=1e-3)
-    assert (one := summary_of([["A_A"]]).pass_at_1) is not None
-    assert one.stderr is None
+    score = summary_of([["A_A"]] * 5).pass_at_1
+    assert score is not None
+    assert (score.value, score.stderr, score.high) == (1.0, 0.0, pytest.approx(1.0))
+    assert score.low == pytest.approx(0.5655, abs=1e-3)
+    assert (single := summary_of([["A_A"]]).pass_at_1) is not None
+    assert single.stderr is None
 
 
 def test_by_toolkit() -> None:
@@ -133,14 +133,14 @@ def test_the_json_form_is_strict_json_and_complete() -> None:
     report = RetryReport()
     report.count(3, RetryFailure("row 'r0', attempt 1", 3, "TimeoutError: late"))
     results = score_rows(rows(2, "ab"), [["A_A"], [None]], MATCHER)
-    found = json.loads(
+    parsed = json.loads(
         json.dumps(summarize(results, retry_report=report, notes=["careful"]).to_dict(), allow_nan=False)
     )
-    assert found["retry_report"]["total_failures"] == 1
-    assert found["pass_at"]["1"]["n_tasks"] == 1
-    assert found["by_toolkit"]["b"] == {"n_rows": 1, "pass_at_1": None, "pass_at_k": None}
-    assert found["notes"] == ["careful"]
-    assert found["pass_at_with_secondary"] == {}
+    assert parsed["retry_report"]["total_failures"] == 1
+    assert parsed["pass_at"]["1"]["n_tasks"] == 1
+    assert parsed["by_toolkit"]["b"] == {"n_rows": 1, "pass_at_1": None, "pass_at_k": None}
+    assert parsed["notes"] == ["careful"]
+    assert parsed["pass_at_with_secondary"] == {}
 
 
 def test_markdown_shows_scores_toolkits_failures_and_notes() -> None:

@@ -19,8 +19,8 @@ from .scoring import reward, score
 
 def numbers(text: str, notation: Notation | None = None) -> list[Any]:
     notation = notation or Notation()
-    found = [notation.read(match) for match in notation.find(plain(text))]
-    return [None if one is None else one.value for one in found]
+    quantities = [notation.read(match) for match in notation.find(plain(text))]
+    return [None if one is None else one.value for one in quantities]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_every_integer_is_read_exactly_with_and_without_separators(value: int) -
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_float_is_read_as_it_prints(value: float) -> None:
-    assert [float(found) for found in numbers(repr(value))] == [value]
+    assert [float(number) for number in numbers(repr(value))] == [value]
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(1, 10**6))

@@ -97,11 +97,11 @@ def score_run(metric: str, inference: dict[str, Any] | None = None, tmp_path: Pa
 
     evaluator = RunEvaluator(config, client, get_renderer(client.tokenizer), Observers([]), load, [])
     try:
-        found = dict(run_blocking(lambda: evaluator(0)))
+        metrics = dict(run_blocking(lambda: evaluator(0)))
     finally:
         backend.teardown(handles)
     assert evaluator.failure is None, evaluator.failure
-    return found
+    return metrics
 
 
 @pytest.mark.usefixtures("project")
@@ -117,13 +117,13 @@ def test_every_metric_works_in_each_of_the_four_ways(metric: str, capsys: pytest
     assert metric.startswith("time_") or shown(capsys)["metrics"][metric]["value"] == value
 
     files = ["--dataset", "rows.jsonl", "--aliases", "aliases.json", "--output-dir", "out", "--system", ""]
-    asked = ["--inference-kind", "echo", "--model-name", "m", "--metrics", metric, "--json", "--quiet"]
+    options = ["--inference-kind", "echo", "--model-name", "m", "--metrics", metric, "--json", "--quiet"]
     capsys.readouterr()
-    assert main(["eval", "model", *files, *asked]) == 0
+    assert main(["eval", "model", *files, *options]) == 0
     assert metric.startswith("time_") or shown(capsys)["metrics"][metric]["value"] == value
 
-    found = score_run(metric, {"kind": "echo"})[f"eval/{metric}"]
-    assert metric.startswith("time_") or found == value
+    score = score_run(metric, {"kind": "echo"})[f"eval/{metric}"]
+    assert metric.startswith("time_") or score == value
 
 
 @pytest.mark.usefixtures("project")
@@ -201,11 +201,11 @@ def test_groups_of_tasks_and_every_sample_reach_the_record() -> None:
     benchmark = of(("a", "a", {"cluster": "x", "page": 1}), ("b", "no", {"page": 2}))
     assert benchmark.score(Echo()).per_task()["clusters"] == ["x", None]
     result = benchmark.score(Echo(), ScoreSettings(samples=2, cluster_by="page"))
-    found = result.per_task()
-    assert found["tasks"] == ["a", "b"]
-    assert found["clusters"] == ["1", "2"]
-    assert found["samples"] == [[1.0, 1.0], [0.0, 0.0]]
-    assert (found["samples_expected"], found["samples_obtained"]) == (2, [2, 2])
+    per_task = result.per_task()
+    assert per_task["tasks"] == ["a", "b"]
+    assert per_task["clusters"] == ["1", "2"]
+    assert per_task["samples"] == [[1.0, 1.0], [0.0, 0.0]]
+    assert (per_task["samples_expected"], per_task["samples_obtained"]) == (2, [2, 2])
 
 
 def test_the_same_question_under_several_ids_is_one_group() -> None:
@@ -214,22 +214,22 @@ def test_the_same_question_under_several_ids_is_one_group() -> None:
         HarborTask(f"t{at}", question, InProcessVerifier("contains", expected))
         for at, (question, expected) in enumerate(rows)
     ]
-    found = Benchmark.of(tasks, name="b").score(Echo()).per_task()["clusters"]
-    assert found[0] == found[1] is not None
-    assert found[2:] == [None, None]
+    clusters = Benchmark.of(tasks, name="b").score(Echo()).per_task()["clusters"]
+    assert clusters[0] == clusters[1] is not None
+    assert clusters[2:] == [None, None]
 
 
 def test_refused_credentials_end_a_scoring_at_once() -> None:
     class Refused(Echo):
-        asked = 0
+        calls = 0
 
         async def complete(self, messages: Sequence[Any], **options: Any) -> list[Any]:
-            Refused.asked += 1
+            Refused.calls += 1
             raise EvsysAuthError("no key")
 
     with pytest.raises(EvsysAuthError, match="no key"):
         of(*((str(at), "x", {}) for at in range(200))).score(Refused())
-    assert Refused.asked <= 64
+    assert Refused.calls <= 64
 
 
 def test_an_async_verifier_with_a_reason_is_welcome() -> None:
@@ -253,7 +253,7 @@ def test_transforms_make_tasks_of_other_rows() -> None:
     ]
     benchmark = Benchmark.load(path="raw.jsonl", transforms=transforms)
     assert benchmark.score(Echo()).metrics["pass@1"].value == 1.0
-    entry = {"name": "b", "path": "raw.jsonl", "transforms": [one.model_dump() for one in transforms]}
+    entry = {"name": "b", "path": "raw.jsonl", "transforms": [transform.model_dump() for transform in transforms]}
     assert benchmark_problems(Metadata.model_validate({"benchmark": [entry]})) == []
 
 

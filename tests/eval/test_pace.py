@@ -45,8 +45,10 @@ async def work(pace: Pace, clock: Clock, seconds: float, n: int) -> float:
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.9])
 async def test_attempts_take_their_share_of_the_time(share: float, clock: Clock) -> None:
-    taken = await work(Pace(share, at_once=1, clock=clock), clock, 2.0, 50)
-    assert (50 * 2.0) / (taken + 2.0 / share - 2.0) == pytest.approx(share, rel=0.02)  # the last rest is not waited for
+    elapsed = await work(Pace(share, at_once=1, clock=clock), clock, 2.0, 50)
+    assert (50 * 2.0) / (elapsed + 2.0 / share - 2.0) == pytest.approx(
+        share, rel=0.02
+    )  # the last rest is not waited for
 
 
 async def test_the_whole_share_never_waits(clock: Clock) -> None:

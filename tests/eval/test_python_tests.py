@@ -106,8 +106,8 @@ FORMATS = {
 @pytest.mark.parametrize("format", FORMATS)
 async def test_formats_of_tests_run_as_they_are_meant(place: FolderEnvironment, format: str) -> None:
     for code, earned in (("return a + b", 1.0), ("return 7", 0.0), ("raise ValueError", 0.0)):
-        found = await judged(place, f"```python\ndef add(a, b):\n    {code}\n```", [FORMATS[format]])
-        assert found.reward == earned, found.info
+        decision = await judged(place, f"```python\ndef add(a, b):\n    {code}\n```", [FORMATS[format]])
+        assert decision.reward == earned, decision.info
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ HONEST = {
 @pytest.mark.parametrize("what", HONEST)
 async def test_what_tests_ask_about_besides_functions(place: FolderEnvironment, what: str) -> None:
     code, test = HONEST[what]
-    found = await judged(place, f"```python\n{code}\n```", [test])
-    assert found.reward == 1.0, found.info
+    decision = await judged(place, f"```python\n{code}\n```", [test])
+    assert decision.reward == 1.0, decision.info
 
 
 async def test_a_variable_of_the_test_is_not_the_solutions(place: FolderEnvironment) -> None:
-    found = await judged(place, "```python\nlimit = 1\n```", ["limit = 1\nassert limit == 1"])
-    assert found.reward == 0.0
+    decision = await judged(place, "```python\nlimit = 1\n```", ["limit = 1\nassert limit == 1"])
+    assert decision.reward == 0.0
 
 
 async def test_a_context_manager_of_the_solution_swallows_nothing(place: FolderEnvironment) -> None:
@@ -212,8 +212,8 @@ async def test_a_solution_supplies_no_module_to_the_tests(place: FolderEnvironme
     ],
 )
 async def test_a_solution_cannot_leave_a_test_early(place: FolderEnvironment, code: str, test: str) -> None:
-    found = await judged(place, f"```python\n{code}\n```", [test])
-    assert found.reward == 0.0, found.info
+    decision = await judged(place, f"```python\n{code}\n```", [test])
+    assert decision.reward == 0.0, decision.info
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ async def test_a_solution_cannot_leave_a_test_early(place: FolderEnvironment, co
     ],
 )
 async def test_code_that_ends_early_or_prints_verdicts_passes_nothing(place: FolderEnvironment, trick: str) -> None:
-    found = await judged(place, f"```python\n{trick}\n```", ["assert add(2, 2) == 4"])
-    assert (found.reward, found.info["passed"]) == (0.0, 0)
+    decision = await judged(place, f"```python\n{trick}\n```", ["assert add(2, 2) == 4"])
+    assert (decision.reward, decision.info["passed"]) == (0.0, 0)
 
 
 async def test_a_flood_of_output_does_not_hide_the_verdict(place: FolderEnvironment) -> None:
@@ -244,18 +244,18 @@ async def test_a_flood_of_output_does_not_hide_the_verdict(place: FolderEnvironm
 
 
 async def test_reasons_are_reported(place: FolderEnvironment) -> None:
-    found = await judged(
+    decision = await judged(
         place, ADD, ["assert add(1, 1) == 2", "assert add(1, 1) == 3, 'one and\\none'", "assert add()"]
     )
-    assert found.info["passed"] == 1
-    assert found.info["failures"]["1"] == "AssertionError: one and\none"
-    assert found.info["failures"]["2"].startswith("TypeError: add() missing 2 required")
+    assert decision.info["passed"] == 1
+    assert decision.info["failures"]["1"] == "AssertionError: one and\none"
+    assert decision.info["failures"]["2"].startswith("TypeError: add() missing 2 required")
 
 
 async def test_tests_that_are_not_done_in_time_have_failed(place: FolderEnvironment) -> None:
     tests = ["assert add(1, 1) == 2", "while True: assert add(1, 1)"]
-    found = await judged(place, ADD, tests, timeout_s=3.0, partial_credit=True)
-    assert (found.reward, found.info["timed_out"]) == (0.5, True)
+    decision = await judged(place, ADD, tests, timeout_s=3.0, partial_credit=True)
+    assert (decision.reward, decision.info["timed_out"]) == (0.5, True)
 
 
 async def test_what_the_policy_left_behind_can_be_tested(place: FolderEnvironment) -> None:

@@ -204,8 +204,10 @@ async def place(needs_bwrap: None) -> AsyncIterator[BwrapEnvironment]:
 
 async def judge(place: BwrapEnvironment, code: str, tests: list[str], **params: Any) -> VerificationResult:
     verifier = InProcessVerifier("python_tests", tests, {"timeout_s": 8.0, **params})
-    given = VerifierInput("?", f"```python\n{code}\n```", task=HarborTask("t", "?", verifier), environment=place)
-    return await build_verifier(verifier)(given)
+    verifier_input = VerifierInput(
+        "?", f"```python\n{code}\n```", task=HarborTask("t", "?", verifier), environment=place
+    )
+    return await build_verifier(verifier)(verifier_input)
 
 
 def test_there_are_cheats_enough() -> None:
@@ -214,8 +216,8 @@ def test_there_are_cheats_enough() -> None:
 
 @pytest.mark.parametrize("cheat", CHEATS)
 async def test_no_cheat_passes_a_test(place: BwrapEnvironment, cheat: str) -> None:
-    found = await judge(place, CHEATS[cheat], TESTS, partial_credit=True, timeout_s=3.0 if "stop" in cheat else 8.0)
-    assert found.reward == 0.0, found.info
+    verdict = await judge(place, CHEATS[cheat], TESTS, partial_credit=True, timeout_s=3.0 if "stop" in cheat else 8.0)
+    assert verdict.reward == 0.0, verdict.info
 
 
 DUCKS = {
@@ -263,9 +265,9 @@ YES_MEN = {
 @pytest.mark.parametrize("yes_man", YES_MEN)
 async def test_what_agrees_with_everything_passes_no_comparison(place: BwrapEnvironment, yes_man: str) -> None:
     code = f"{OBJECT}\n{YES_MEN[yes_man]}\nmath = np = Anything()\nsum = lambda x: Anything()"
-    found = await judge(place, code, [test.format(secret=SECRET) for test in DUCKS.values()], partial_credit=True)
-    assert found.reward == 0.0, [way for at, way in enumerate(DUCKS) if str(at) not in found.info["failures"]]
-    assert len(found.info["failures"]) == len(DUCKS)
+    verdict = await judge(place, code, [test.format(secret=SECRET) for test in DUCKS.values()], partial_credit=True)
+    assert verdict.reward == 0.0, [way for at, way in enumerate(DUCKS) if str(at) not in verdict.info["failures"]]
+    assert len(verdict.info["failures"]) == len(DUCKS)
 
 
 LEFT_BEHIND = {

@@ -138,8 +138,8 @@ def place(tmp_path: Path) -> FolderEnvironment:
 @pytest.mark.parametrize("case", CASES)
 async def test_a_right_solution_passes(place: FolderEnvironment, case: str) -> None:
     code, test = CASES[case]
-    found = await judged(place, f"```python\n{code}\n```", [test])
-    assert found.reward == 1.0, found.info
+    decision = await judged(place, f"```python\n{code}\n```", [test])
+    assert decision.reward == 1.0, decision.info
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ async def test_a_test_that_cannot_be_judged_is_an_error_of_the_task(
 
 
 async def test_what_cannot_be_handed_over_is_said(place: FolderEnvironment) -> None:
-    found = await judged(place, "```python\ndef f(x): return 1\n```", ["class Own: pass\nassert f(Own()) == 1"])
-    assert (found.reward, found.info["failures"]["0"]) == (
+    decision = await judged(place, "```python\ndef f(x): return 1\n```", ["class Own: pass\nassert f(Own()) == 1"])
+    assert (decision.reward, decision.info["failures"]["0"]) == (
         0.0,
         "NotPlain: a test cannot hand a Own to the solution, only plain data",
     )

@@ -99,8 +99,8 @@ async def test_calls_of_the_conversation_that_a_task_begins_with_are_not_the_pol
     ids=range(8),
 )
 async def test_a_call_that_cannot_be_read_is_a_wrong_call_and_is_counted(written: str) -> None:
-    found = await judged([{"role": "assistant", "content": written}], ["search"], arguments="ignore")
-    assert (found.reward, found.info["unreadable"]) == (0.0, 1)
+    decision = await judged([{"role": "assistant", "content": written}], ["search"], arguments="ignore")
+    assert (decision.reward, decision.info["unreadable"]) == (0.0, 1)
     assert (await judged([{"role": "assistant", "content": written}], [])).reward == 0.0
 
 

@@ -125,17 +125,17 @@ async def test_the_older_name_of_the_decorator_is_the_same_decorator(register: C
 
 
 async def test_a_function_can_ask_for_more_than_the_answer() -> None:
-    seen: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     @register_verifier("curious")
     def curious(completion: str, expected: Any, *, messages: list[Any], task: Any, environment: Any = None) -> float:
-        seen.update(messages=messages, task=task, environment=environment)
+        arguments.update(messages=messages, task=task, environment=environment)
         return 1.0
 
     place = object()
-    given = VerifierInput("q", "a", [{"role": "user", "content": "q"}], task=None, environment=place)  # type: ignore[arg-type]
-    await build_verifier("curious")(given)
-    assert seen == {"messages": given.messages, "task": None, "environment": place}
+    verifier_input = VerifierInput("q", "a", [{"role": "user", "content": "q"}], task=None, environment=place)  # type: ignore[arg-type]
+    await build_verifier("curious")(verifier_input)
+    assert arguments == {"messages": verifier_input.messages, "task": None, "environment": place}
 
 
 async def test_a_param_of_the_same_name_as_something_to_ask_for_stays_a_param() -> None:

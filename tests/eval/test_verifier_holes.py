@@ -16,8 +16,8 @@ WANTED = [{"name": "search", "arguments": {"q": "x"}}]
 
 async def reward(name: str, expected: Any, completion: str, **params: Any) -> float:
     messages: list[Any] = [{"role": "assistant", "content": completion}]
-    given = VerifierInput("?", completion, messages=messages)
-    return (await build_verifier(InProcessVerifier(name, expected, params))(given)).reward
+    verifier_input = VerifierInput("?", completion, messages=messages)
+    return (await build_verifier(InProcessVerifier(name, expected, params))(verifier_input)).reward
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,9 @@ async def test_regex_match(completion: str, expected: Any, params: dict[str, Any
 async def test_a_catastrophic_pattern_is_an_error_or_no_match_but_never_a_hang() -> None:
     with pytest.raises(EvalError, match=r"verifier 'regex_match' on task 't1': the regular expression .* timed out"):
         await reward("regex_match", BAIT, EVIL, timeout_s=0.2)
-    found = await score("regex_match", BAIT, EVIL, timeout_s=0.2, on_timeout="no_match")
-    assert found.reward == 0.0
-    assert "timed out after 0.2 s" in found.info["timed_out"]
+    result = await score("regex_match", BAIT, EVIL, timeout_s=0.2, on_timeout="no_match")
+    assert result.reward == 0.0
+    assert "timed out after 0.2 s" in result.info["timed_out"]
     assert await reward("regex_match", "aaa", EVIL) == 1.0
 
 

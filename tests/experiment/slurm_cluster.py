@@ -49,8 +49,8 @@ PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscr
 def missing() -> list[str]:
     """Programs that are not installed here; Debian has them in `slurm-wlm` and `munge`."""
     paths = f"{os.environ.get('PATH', '')}:/usr/sbin"
-    found = [name for name in DAEMONS if shutil.which(name, path=paths) is None]
-    return found or ([] if os.geteuid() == 0 else ["root"])
+    daemons = [name for name in DAEMONS if shutil.which(name, path=paths) is None]
+    return daemons or ([] if os.geteuid() == 0 else ["root"])
 
 
 @contextmanager
@@ -89,20 +89,20 @@ def slurm_cluster(folder: Path) -> Generator[dict[str, str]]:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
 
 
 def _wait_until_idle(environment: dict[str, str], folder: Path) -> None:
-    said = ""
+    output = ""
     for _ in range(120):
-        found = subprocess.run(
+        result = subprocess.run(
             ["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True, check=False, timeout=30
         )
-        said = found.stdout + found.stderr
-        if found.stdout.strip() == "idle":
+        output = result.stdout + result.stderr
+        if result.stdout.strip() == "idle":
             return
         time.sleep(0.5)
     logs = "\n".join(path.read_text("utf-8", "replace")[-1500:] for path in folder.glob("*.out"))
-    raise RuntimeError(f"Slurm did not start: {said}\n{logs}")
+    raise RuntimeError(f"Slurm did not start: {output}\n{logs}")

@@ -57,8 +57,8 @@ def test_nothing_is_run_before_it_is_approved(tmp_path: Path) -> None:
     assert Kind.ARM_STARTED not in kinds(waiting.folder)
     decide(waiting.folder, approve=True, author="ann")
     assert waiting.result().status == "completed"
-    told = kinds(waiting.folder)
-    assert told.index(Kind.APPROVED) < told.index(Kind.ARM_STARTED)
+    event_kinds = kinds(waiting.folder)
+    assert event_kinds.index(Kind.APPROVED) < event_kinds.index(Kind.ARM_STARTED)
 
 
 def test_what_is_rejected_is_not_run_and_is_asked_anew(tmp_path: Path) -> None:

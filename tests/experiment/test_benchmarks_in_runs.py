@@ -72,8 +72,8 @@ def config(*entries: dict[str, Any], steps: int = 10, **changes: Any) -> Experim
     }
     metadata = {"benchmark": list(entries), **changes.pop("metadata", {})}
     callbacks = [{"kind": "local_logger"}, *changes.pop("callbacks", [])]
-    given = {"name": "e", "output_dir": "outputs", "run": run, "metadata": metadata, "callbacks": callbacks, **changes}
-    return ExperimentConfig.model_validate(given)
+    fields = {"name": "e", "output_dir": "outputs", "run": run, "metadata": metadata, "callbacks": callbacks, **changes}
+    return ExperimentConfig.model_validate(fields)
 
 
 def run(*entries: dict[str, Any], resume: bool = False, **changes: Any) -> ExperimentResult:
@@ -89,7 +89,7 @@ def scored_steps(folder: str = "validation", run_dir: str = "outputs/e/r") -> li
 def record_of(folder: Path) -> dict[str, Any]:
     """Everything a run leaves behind that is not a time, a path, a name of an attempt or the order of arrival."""
     run_dir = folder / "outputs" / "e" / "r"
-    kept = {
+    contents = {
         str(path.relative_to(run_dir)): path.read_bytes()
         for path in [*run_dir.glob("logs/**/*.jsonl"), run_dir / "scores.json"]
         if path.name not in ("artifacts.jsonl", "timing.jsonl")
@@ -97,7 +97,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     result = json.loads((run_dir / "run_result.json").read_text(encoding="utf-8"))
     best = result["artifacts"]["best_checkpoint"].split("-attempt")[0].removesuffix("/state")
     extras = {key: value for key, value in result["extras"].items() if key != "spend"}  # what is repeated is paid twice
-    return {**kept, "metrics": result["metrics"], "best": Path(best).name, "extras": extras}
+    return {**contents, "metrics": result["metrics"], "best": Path(best).name, "extras": extras}
 
 
 class AtStep(Callback):
@@ -224,10 +224,10 @@ def test_training_that_fails_does_not_wait_for_a_scoring() -> None:
             return await super().build_batch(step_idx)
 
     register_algorithm("breaks")(Breaks)
-    given = config({**VAL, "agent": {"kind": "endless"}})
-    assert given.run is not None
-    broken = given.run.model_copy(update={"algorithm": given.run.algorithm.model_copy(update={"kind": "breaks"})})
-    result = Experiment(given.model_copy(update={"run": broken})).run()
+    failing = config({**VAL, "agent": {"kind": "endless"}})
+    assert failing.run is not None
+    broken = failing.run.model_copy(update={"algorithm": failing.run.algorithm.model_copy(update={"kind": "breaks"})})
+    result = Experiment(failing.model_copy(update={"run": broken})).run()
     assert result.runs[0].status == "failed"
     assert "out of luck" in str(result.runs[0].error)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("evsys-scoring")]
@@ -242,11 +242,11 @@ def test_a_rehearsal_scores_a_few_tasks_and_asks_nobody_else() -> None:
 
 def test_resume_scores_what_could_not_be_scored_and_nothing_else() -> None:
     mood = {"good": False}
-    asked: list[str] = []
+    prompts: list[str] = []
 
     @register_verifier("moody")
     def moody(completion: str, expected: Any) -> float:
-        asked.append(completion)
+        prompts.append(completion)
         if not mood["good"]:
             raise RuntimeError("not today")
         return 1.0
@@ -257,12 +257,12 @@ def test_resume_scores_what_could_not_be_scored_and_nothing_else() -> None:
     entries = ({**VAL, "path": "bad.jsonl"}, {**TEST, "path": "worse.jsonl"})
     assert run(*entries).exit_code == 2
     mood["good"] = True
-    asked.clear()
+    prompts.clear()
     result = run(*entries, resume=True)
     assert result.exit_code == 0
     # The checks before the run ask with an empty answer and with eleven answers on each set, each scoring once, and the
     # audit for what the conclusion rests on.
-    assert len(asked) == 1 + 2 * 11 + 2 + 1
+    assert len(prompts) == 1 + 2 * 11 + 2 + 1
     assert scored_steps() == [4, 8, 10]
     assert scored_steps("test") == [10]
     assert result.runs[0].metrics["test/words/tasks"] == 2
@@ -321,14 +321,14 @@ def test_the_model_is_scored_in_the_harness_it_was_trained_in() -> None:
             reward = len(used) % 2  # two attempts must differ, or nothing is learned from them
             return AgentResult([(await policy.act([{"role": "user", "content": task.instruction}])).message], reward)
 
-    given = config({**TEST, "n_tasks": 1})
-    assert given.run is not None
+    base = config({**TEST, "n_tasks": 1})
+    assert base.run is not None
     params = {"max_steps": 1, "batch_size": 1, "group_size": 2, "agent": {"kind": "spy", "params": {"label": "rl"}}}
     update = {
-        "data": given.run.data.model_copy(update={"path": "val.jsonl", "transforms": []}),  # pyright: ignore[reportOptionalMemberAccess]
-        "algorithm": given.run.algorithm.model_copy(update={"kind": "rl", "params": params}),
+        "data": base.run.data.model_copy(update={"path": "val.jsonl", "transforms": []}),  # pyright: ignore[reportOptionalMemberAccess]
+        "algorithm": base.run.algorithm.model_copy(update={"kind": "rl", "params": params}),
     }
-    trained = given.model_copy(update={"run": given.run.model_copy(update=update)})
+    trained = base.model_copy(update={"run": base.run.model_copy(update=update)})
     assert Experiment(trained).run().exit_code == 0
     assert "rl f" in used
     used.clear()
@@ -355,14 +355,14 @@ def test_a_run_broken_off_during_a_scoring_ends_like_one_that_was_not(
 
 
 def test_answers_of_a_scoring_that_was_broken_off_are_kept_and_not_asked_for_again() -> None:
-    asked: list[str] = []
+    prompts: list[str] = []
     hangs = threading.Event()
     hangs.set()
 
     @register_agent("hangs")
     class Hangs:
         async def run(self, task: HarborTask, policy: Any, environment: Any) -> list[dict[str, Any]]:
-            asked.append(task.task_id)
+            prompts.append(task.task_id)
             if hangs.is_set() and task.task_id in "de":
                 await asyncio.Event().wait()
             return [(await policy.act([{"role": "user", "content": task.instruction}])).message]
@@ -377,36 +377,36 @@ def test_answers_of_a_scoring_that_was_broken_off_are_kept_and_not_asked_for_aga
 
     entry = {**VAL, "agent": {"kind": "hangs"}}
     assert run(entry, watchers=[lambda: AtStep(6, stop_after_three_answers)]).runs[0].status == "cancelled"
-    assert sorted(asked) == list("abcde")
+    assert sorted(prompts) == list("abcde")
     hangs.clear()
-    asked.clear()
+    prompts.clear()
     [finished] = run(entry, resume=True).runs
     assert finished.status == "completed"
     assert finished.notes.unscored is None
-    assert sorted(asked[:2]) == ["d", "e"], "of the scoring after step 4, what was missing"
-    assert sorted(asked[2:]) == sorted("abcde" * 2), "those after steps 8 and 10"
+    assert sorted(prompts[:2]) == ["d", "e"], "of the scoring after step 4, what was missing"
+    assert sorted(prompts[2:]) == sorted("abcde" * 2), "those after steps 8 and 10"
 
 
 def test_a_score_is_shown_when_it_is_there_and_recorded_at_its_fixed_moment() -> None:
-    heard: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
     class Listens(Callback):
         def on_scored(self, record: Any) -> None:
-            heard.append(("scored", record.step))
+            calls.append(("scored", record.step))
 
         def on_eval(self, record: Any) -> None:
-            heard.append(("eval", record.step))
+            calls.append(("eval", record.step))
 
     def wait(control: RunControl) -> None:
         until = time.monotonic() + 60
-        while ("scored", 4) not in heard and time.monotonic() < until:
+        while ("scored", 4) not in calls and time.monotonic() < until:
             time.sleep(0.01)
-        heard.append(("step", 5))
+        calls.append(("step", 5))
 
     assert run(VAL, watchers=[Listens, lambda: AtStep(5, wait)]).exit_code == 0
-    assert heard[:3] == [("scored", 4), ("step", 5), ("eval", 4)]
-    assert [step for what, step in heard if what == "scored"] == [4, 8, 10]
-    assert [step for what, step in heard if what == "eval"] == [4, 8, 10]
+    assert calls[:3] == [("scored", 4), ("step", 5), ("eval", 4)]
+    assert [step for what, step in calls if what == "scored"] == [4, 8, 10]
+    assert [step for what, step in calls if what == "eval"] == [4, 8, 10]
 
 
 @pytest.mark.parametrize("share", [0.2, 1.0])
@@ -441,9 +441,9 @@ def test_a_scoring_that_comes_too_late_starts_nothing(project: Path) -> None:
     nobody: Any = None
     run_dir = project / "outputs" / "e" / "r"
     run_dir.mkdir(parents=True)
-    [one] = plan_benchmarks(metadata, SFT(), seed=0)
-    benchmarks = RunBenchmarks([one], nobody, nobody, nobody, run_dir, 1, "tiny")
-    engine = benchmarks._engine(one)  # pyright: ignore[reportPrivateUsage]
+    [first] = plan_benchmarks(metadata, SFT(), seed=0)
+    benchmarks = RunBenchmarks([first], nobody, nobody, nobody, run_dir, 1, "tiny")
+    engine = benchmarks._engine(first)  # pyright: ignore[reportPrivateUsage]
     benchmarks.close()
     with pytest.raises(EvalError, match="the run has ended"):
         engine.submit([])

@@ -362,9 +362,9 @@ def test_a_hosted_baseline_without_a_list_price_is_refused(config: Config) -> No
 def test_the_price_of_a_model_wins_over_that_of_its_backend(config: Config) -> None:
     run = config().all_runs()[0]
     budget = Budget(prices={"mock": Price(gpu_hour=1.0), "tiny": Price(gpu_hour=2.0)})
-    found = price_of(run, budget)
-    assert found is not None
-    assert found.gpu_hour == 2.0
+    tariff = price_of(run, budget)
+    assert tariff is not None
+    assert tariff.gpu_hour == 2.0
 
 
 def test_a_metered_client_is_a_training_client_in_every_way(tmp_path: Path) -> None:

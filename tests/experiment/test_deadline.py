@@ -52,9 +52,9 @@ def check_end(folder: Path) -> None:
     assert conclusion["verdict"] != "invalid"
     assert "topped by the deadline" in conclusion["summary"]
     results = [json.loads(path.read_text("utf-8")) for path in folder.glob("*/run_result.json")]
-    scored = [one for one in results if "test/words/pass@1" in one["metrics"]]
+    scored = [result for result in results if "test/words/pass@1" in result["metrics"]]
     assert scored
-    assert all(one["artifacts"]["final_checkpoint"] for one in scored)
+    assert all(score["artifacts"]["final_checkpoint"] for score in scored)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -82,9 +82,9 @@ def test_more_time_goes_on_where_the_deadline_ended_it(config: Config, clock: Ti
 
 def test_seeds_go_in_rounds_where_something_is_limited(config: Config, tmp_path: Path) -> None:
     for budget, order in (({"wall_s": 60}, "a43 b43 a44 b44"), (None, "a43 a44 b43 b44")):
-        found = limited(config, tmp_path, name="rounds", budget=budget, base_seed=43)
-        asked = allocation_for(found, Experiment(found).arms, tmp_path).decide([]).arms
-        assert [f"{one.of_run}{one.seed}" for one in asked] == order.split()
+        result = limited(config, tmp_path, name="rounds", budget=budget, base_seed=43)
+        arms = allocation_for(result, Experiment(result).arms, tmp_path).decide([]).arms
+        assert [f"{one.of_run}{one.seed}" for one in arms] == order.split()
 
 
 def test_a_deadline_too_short_for_one_scoring_is_refused(config: Config, tmp_path: Path) -> None:

@@ -66,24 +66,24 @@ def test_without_eval_data_the_score_is_called_what_it_is_and_selects_nothing(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
-        [found] = run({"eval": {"metrics": [{"kind": "exact_match"}]}}, params=LEARNED).runs
-    assert found.metrics["train_fit/exact_match"] == 1.0
-    assert "eval/exact_match" not in found.metrics
-    assert found.notes.selection_metric == "loss"
+        [run_result] = run({"eval": {"metrics": [{"kind": "exact_match"}]}}, params=LEARNED).runs
+    assert run_result.metrics["train_fit/exact_match"] == 1.0
+    assert "eval/exact_match" not in run_result.metrics
+    assert run_result.notes.selection_metric == "loss"
     assert "says nothing about new rows" in caplog.text
 
 
 def test_n_samples_caps_what_is_scored(run: Run, scored: dict[str, Any]) -> None:
-    seen: list[int] = []
+    counts: list[int] = []
 
     @register_metric("counts")
     class Counts:
         def compute(self, *, predictions: Any, targets: Any) -> float:
-            seen.append(len(predictions))
+            counts.append(len(predictions))
             return 0.0
 
     run({"eval": {**scored, "metrics": [{"kind": "counts"}], "n_samples": 2}}, params={"max_steps": 1})
-    assert max(seen) == 2
+    assert max(counts) == 2
 
 
 @pytest.mark.parametrize("off", [{"enabled": False}, {"metrics": []}])
@@ -94,8 +94,8 @@ def test_nothing_is_scored_when_nothing_is_asked_for(off: dict[str, Any], run: R
 
 
 def test_the_same_metric_twice_keeps_both_scores(run: Run, scored: dict[str, Any]) -> None:
-    [found] = run({"eval": {**scored, "metrics": [{"kind": "exact_match"}] * 2}}, params={"max_steps": 1}).runs
-    assert {"eval/exact_match", "eval/exact_match-2"} <= set(found.metrics)
+    [run_result] = run({"eval": {**scored, "metrics": [{"kind": "exact_match"}] * 2}}, params={"max_steps": 1}).runs
+    assert {"eval/exact_match", "eval/exact_match-2"} <= set(run_result.metrics)
 
 
 def test_an_algorithm_that_does_not_score_itself_is_scored_afterwards(run: Run, scored: dict[str, Any]) -> None:
@@ -104,8 +104,8 @@ def test_an_algorithm_that_does_not_score_itself_is_scored_afterwards(run: Run, 
         def train(self, ctx: Any) -> RunResult:
             return RunResult(ctx.run_id, "completed", {"own": 1.0})
 
-    [found] = run({"algorithm": {"kind": "idle"}, "eval": scored}).runs
-    assert found.metrics == {"own": 1.0, "eval/exact_match": 0.0, "eval/exact_match/stderr": 0.0}
+    [run_result] = run({"algorithm": {"kind": "idle"}, "eval": scored}).runs
+    assert run_result.metrics == {"own": 1.0, "eval/exact_match": 0.0, "eval/exact_match/stderr": 0.0}
 
 
 def failing_metric(behaviour: str) -> str:
@@ -126,13 +126,13 @@ def test_a_scoring_that_fails_neither_fails_the_run_nor_vanishes(
     kind = failing_metric(behaviour)
     with caplog.at_level(logging.ERROR, logger="evsys_sdk"):
         result = run({"eval": {**scored, "metrics": [{"kind": kind}]}})
-    [found] = result.runs
-    assert (found.status, found.metrics["steps"], result.exit_code) == ("completed", 6, 2)
-    assert found.notes.unscored
-    assert not [key for key in found.metrics if key.startswith("eval/")]
+    [run_result] = result.runs
+    assert (run_result.status, run_result.metrics["steps"], result.exit_code) == ("completed", 6, 2)
+    assert run_result.notes.unscored
+    assert not [key for key in run_result.metrics if key.startswith("eval/")]
     assert "the evaluation after step 6 failed" in caplog.text
     written = json.loads((result.path / "r" / "run_result.json").read_text(encoding="utf-8"))
-    assert written["extras"]["unscored"] == found.notes.unscored
+    assert written["extras"]["unscored"] == run_result.notes.unscored
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_an_inference_client_is_asked_where_the_config_names_one_and_selects_not
 ) -> None:
     from evsys_sdk import register_inference
 
-    asked: list[str] = []
+    prompts: list[str] = []
 
     @register_inference("oracle")
     class Oracle:
@@ -254,16 +254,16 @@ def test_an_inference_client_is_asked_where_the_config_names_one_and_selects_not
             assert self.Config(**params).style == "loud"
 
         def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Any = None) -> str:
-            asked.append(prompt)
+            prompts.append(prompt)
             return next(
                 word.upper() for word in ("amber", "birch", "cedar", "dune", "ember", "frost") if word in prompt
             )
 
     evaluation = {**scored, "inference": {"kind": "oracle", "params": {"style": "loud"}}}
-    [found] = run({"eval": evaluation}, params={"max_steps": 1}).runs
-    assert found.metrics["eval/exact_match"] == 1.0
-    assert len(asked) == 6
-    assert found.notes.selection_metric == "loss"
+    [run_result] = run({"eval": evaluation}, params={"max_steps": 1}).runs
+    assert run_result.metrics["eval/exact_match"] == 1.0
+    assert len(prompts) == 6
+    assert run_result.notes.selection_metric == "loss"
 
 
 @pytest.mark.parametrize("params", [{}, {"max_tokens": 32, "seed": 7}])
@@ -271,22 +271,22 @@ def test_a_block_without_a_model_asks_the_model_just_trained(
     params: dict[str, Any], run: Run, scored: dict[str, Any]
 ) -> None:
     inference = {"kind": "mock", "params": params}
-    [found] = run({"eval": {**scored, "inference": inference}}, params=LEARNED).runs
-    assert found.metrics["eval/exact_match"] == 1.0
-    assert found.notes.selection_metric == "eval/exact_match"
+    [run_result] = run({"eval": {**scored, "inference": inference}}, params=LEARNED).runs
+    assert run_result.metrics["eval/exact_match"] == 1.0
+    assert run_result.notes.selection_metric == "eval/exact_match"
 
 
 def test_a_block_without_a_model_says_how_to_sample(run: Run, scored: dict[str, Any]) -> None:
     inference = {"kind": "mock", "params": {"max_tokens": 1}}
-    [found] = run({"eval": {**scored, "inference": inference}}, params=LEARNED).runs
-    assert found.metrics["eval/exact_match"] == 0.0
+    [run_result] = run({"eval": {**scored, "inference": inference}}, params=LEARNED).runs
+    assert run_result.metrics["eval/exact_match"] == 0.0
 
 
 def test_metrics_of_rewards_score_a_run_too(run: Run, scored: dict[str, Any]) -> None:
     metrics = [{"kind": "mean_reward"}, {"kind": "pass_at_k"}, {"kind": "pass@1"}]
-    [found] = run({"eval": {**scored, "metrics": metrics}}, params=LEARNED).runs
-    assert [found.metrics[f"eval/{metric['kind']}"] for metric in metrics] == [1.0, 1.0, 1.0]
-    assert (found.metrics["steps"], "unscored" in found.extras) == (40, False)
+    [run_result] = run({"eval": {**scored, "metrics": metrics}}, params=LEARNED).runs
+    assert [run_result.metrics[f"eval/{metric['kind']}"] for metric in metrics] == [1.0, 1.0, 1.0]
+    assert (run_result.metrics["steps"], "unscored" in run_result.extras) == (40, False)
 
 
 def test_more_attempts_than_run_eval_makes_are_refused_before_training(run: Run, scored: dict[str, Any]) -> None:
@@ -297,8 +297,8 @@ def test_more_attempts_than_run_eval_makes_are_refused_before_training(run: Run,
 def test_a_checkpoint_of_the_mock_backend_can_be_asked_too(run: Run, scored: dict[str, Any]) -> None:
     learned = run({"eval": scored}, params=LEARNED).runs[0]
     inference = {"kind": "mock", "params": {"checkpoint": learned.artifacts["final_sampler"]}}
-    [found] = run({"eval": {**scored, "inference": inference}}, params={"max_steps": 1}).runs
-    assert found.metrics["eval/exact_match"] == learned.metrics["eval/exact_match"] == 1.0
+    [run_result] = run({"eval": {**scored, "inference": inference}}, params={"max_steps": 1}).runs
+    assert run_result.metrics["eval/exact_match"] == learned.metrics["eval/exact_match"] == 1.0
 
 
 def test_an_inference_client_that_fails_leaves_the_run_unscored(run: Run, scored: dict[str, Any]) -> None:

@@ -29,8 +29,8 @@ def evolve(project: Path, *arguments: str) -> list[str]:
 
 
 def attempts(project: Path) -> dict[str, float]:
-    found = project.glob("outputs/evolve/*/sft/run_result.json")
-    return {path.parts[-3]: json.loads(path.read_text(encoding="utf-8"))["ts"] for path in found}
+    paths = project.glob("outputs/evolve/*/sft/run_result.json")
+    return {path.parts[-3]: json.loads(path.read_text(encoding="utf-8"))["ts"] for path in paths}
 
 
 @pytest.mark.slow

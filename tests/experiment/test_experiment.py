@@ -28,9 +28,9 @@ def folders(result: ExperimentResult) -> list[str]:
 
 def test_arms_run_in_order_each_in_a_folder_of_its_own(run: Run) -> None:
     result = run(runs=[{"name": "b"}, {"name": "a"}], n_repeats=2)
-    assert [found.run_id for found in result.runs] == ["b__seed42", "b__seed43", "a__seed42", "a__seed43"]
+    assert [run.run_id for run in result.runs] == ["b__seed42", "b__seed43", "a__seed42", "a__seed43"]
     assert folders(result) == ["a__seed42", "a__seed43", "b__seed42", "b__seed43"]
-    by_id = {found.run_id: found.metrics for found in result.runs}
+    by_id = {run.run_id: run.metrics for run in result.runs}
     assert by_id["a__seed42"] == by_id["b__seed42"] != by_id["a__seed43"]
     assert result.exit_code == 0
 
@@ -38,9 +38,9 @@ def test_arms_run_in_order_each_in_a_folder_of_its_own(run: Run) -> None:
 def test_run_experiment_takes_a_config_or_a_file_and_gives_the_results(config: Config, tmp_path: Path) -> None:
     from evsys_sdk import dump_yaml
 
-    made = config()
-    dump_yaml(made, tmp_path / "config.yaml")
-    [first] = run_experiment(made)
+    loaded = config()
+    dump_yaml(loaded, tmp_path / "config.yaml")
+    [first] = run_experiment(loaded)
     [second] = run_experiment(tmp_path / "config.yaml")
     [third] = Experiment.from_yaml(str(tmp_path / "config.yaml")).run().runs
     assert first.metrics == second.metrics == third.metrics
@@ -52,14 +52,14 @@ def test_a_matrix_is_expanded(config: Config) -> None:
     assert base is not None
     matrix = {"base_run": base.model_dump(), "axes": {"algorithm.params.batch_size": [2, 3]}}
     result = Experiment(config(matrix=matrix)).run()
-    assert [found.status for found in result.runs] == ["completed", "completed"]
+    assert [run.status for run in result.runs] == ["completed", "completed"]
     assert result.runs[0].metrics != result.runs[1].metrics
 
 
 def test_a_failing_arm_does_not_stop_the_others(run: Run) -> None:
     runs = [{"name": "a"}, {"name": "b", "data": {"path": "nowhere.jsonl"}}, {"name": "c"}]
     result = run(runs=runs, checked=True)
-    assert [found.status for found in result.runs] == ["completed", "failed", "completed"]
+    assert [run.status for run in result.runs] == ["completed", "failed", "completed"]
     assert result.exit_code == 2
 
 
@@ -90,8 +90,8 @@ def test_runs_whose_folders_would_clash_are_refused(names: tuple[str, str], run:
 def test_one_arm_that_stops_early_does_not_stop_the_next(run: Run) -> None:
     stopping = {"kind": "early_stopping", "params": {"metric": "epoch", "mode": "min", "patience": 2}}
     result = run(runs=[{"name": "a"}, {"name": "b"}], callbacks=[stopping])
-    assert [found.notes.stop_reason.split(":")[0] for found in result.runs] == ["early_stopping"] * 2
-    assert [found.metrics["steps"] for found in result.runs] == [4, 4]
+    assert [run.notes.stop_reason.split(":")[0] for run in result.runs] == ["early_stopping"] * 2
+    assert [run.metrics["steps"] for run in result.runs] == [4, 4]
     assert result.exit_code == 0
 
 
@@ -144,12 +144,12 @@ def test_ctrl_c_stops_cleanly_and_resume_ends_like_an_undisturbed_run(run: Run, 
     interrupt.at = ("b", 3)
     broken = run(**changes)
     assert (broken.interrupted, broken.exit_code) == (True, 130)
-    assert [(found.run_id, found.status) for found in broken.runs] == [("a", "completed"), ("b", "cancelled")]
+    assert [(run.run_id, run.status) for run in broken.runs] == [("a", "completed"), ("b", "cancelled")]
     assert broken.runs[1].error == "interrupted"
     started = (broken.path / "a" / "starts.jsonl").read_text(encoding="utf-8")
     again = run(**changes, resume=True)
     assert (again.interrupted, again.exit_code, again.path) == (False, 0, broken.path)
-    assert [found.metrics for found in again.runs] == [found.metrics for found in whole.runs]
+    assert [run.metrics for run in again.runs] == [run.metrics for run in whole.runs]
     assert (again.path / "a" / "starts.jsonl").read_text(encoding="utf-8") == started  # a was not run again
     for name in "abc":
         logs = [(found.path / name / "logs" / "metrics.jsonl").read_bytes() for found in (whole, again)]
@@ -265,8 +265,8 @@ async def test_it_runs_inside_a_running_event_loop(config: Config, rows: list[di
         {"name": "b", "algorithm": {"kind": "trains_nothing"}, "eval": evaluation},
     ]
     result = Experiment(config(runs=runs)).run()
-    assert [found.status for found in result.runs] == ["completed", "completed"]
-    assert all("eval/exact_match" in found.metrics for found in result.runs)
+    assert [run.status for run in result.runs] == ["completed", "completed"]
+    assert all("eval/exact_match" in run.metrics for run in result.runs)
 
 
 def test_it_runs_on_a_thread(config: Config) -> None:
@@ -278,13 +278,13 @@ def test_it_runs_on_a_thread(config: Config) -> None:
 
 
 def test_two_experiments_that_start_at_once_get_a_folder_each(config: Config, tmp_path: Path) -> None:
-    made = config()
+    shared = config()
     opened: list[Path] = []
     start = threading.Barrier(8)
 
     def open_one() -> None:
         start.wait()
-        opened.append(Experiment(made).run().path)
+        opened.append(Experiment(shared).run().path)
 
     threads = [threading.Thread(target=open_one) for _ in range(8)]
     for thread in threads:

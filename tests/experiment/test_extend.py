@@ -33,14 +33,14 @@ def make(*steps: int, **changes: Any) -> ExperimentConfig:
     claim = {"claim": "more steps help", "metric": "test/tools/pass@1", "baseline": "steps1"}
     metadata = {"hypothesis": claim, "benchmark": {"name": "tools", "path": "data/test.jsonl", "max_tokens": 4}}
     here = {"kind": "local", "params": {"arms_in": "threads"}}
-    given = {"name": "study", "output_dir": "outputs", "launcher": here, "metadata": metadata, "runs": runs}
-    return ExperimentConfig.model_validate(given | changes)
+    fields = {"name": "study", "output_dir": "outputs", "launcher": here, "metadata": metadata, "runs": runs}
+    return ExperimentConfig.model_validate(fields | changes)
 
 
 def concluded(path: Path) -> Conclusion:
-    found = read_stored_conclusion(path)
-    assert found is not None
-    return found
+    conclusion = read_stored_conclusion(path)
+    assert conclusion is not None
+    return conclusion
 
 
 def started(path: Path) -> list[str]:
@@ -59,7 +59,7 @@ def test_more_seeds_are_pooled_and_no_arm_is_trained_twice(before: int) -> None:
     assert first.error_rate is not None
     assert pooled.error_rate < first.error_rate
     assert len(started(path)) == len(set(started(path))) == 8
-    assert any("extended" in one for one in pooled.deviations)
+    assert any("extended" in deviation for deviation in pooled.deviations)
     assert not audit_experiment(path).flags
 
 
@@ -132,6 +132,6 @@ def test_a_killed_extension_goes_on_and_is_counted_once(again: list[str], projec
     (project / "die").unlink()
     assert run(*again) == 0
     path = project / "outputs/study"
-    found = concluded(path)
-    assert ([one.n_seeds for one in found.runs], found.attempt) == ([4, 4], 2)
+    conclusion = concluded(path)
+    assert ([run.n_seeds for run in conclusion.runs], conclusion.attempt) == ([4, 4], 2)
     assert not audit_experiment(path).flags

@@ -61,9 +61,9 @@ def seen_by(config: ExperimentConfig) -> dict[str, tuple[str, str]]:
 @pytest.mark.usefixtures("machine")
 def test_arms_get_a_process_and_a_gpu_each(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evsys_sdk.experiment.launchers.local.cpu_count", lambda: 64)
-    seen = seen_by(config(runs=RUNS, launcher={"kind": "local"}, callbacks=[{"kind": "notes_gpu"}]))
-    assert {gpu for _, gpu in seen.values()} == {"0", "1"}
-    assert len(set(seen.values())) == len(RUNS), "code of the user's own gets a process for each arm"
+    visible = seen_by(config(runs=RUNS, launcher={"kind": "local"}, callbacks=[{"kind": "notes_gpu"}]))
+    assert {gpu for _, gpu in visible.values()} == {"0", "1"}
+    assert len(set(visible.values())) == len(RUNS), "code of the user's own gets a process for each arm"
 
 
 @pytest.mark.usefixtures("machine")
@@ -89,5 +89,5 @@ def cluster() -> Iterator[None]:
 def test_ray_gives_each_arm_a_gpu(config: Config) -> None:
     launcher = {"kind": "ray", "params": {"gpus_per_arm": 1}}
     params = {"max_steps": 400}  # long enough that both are there at the same time
-    seen = seen_by(config(runs=RUNS[:2], params=params, launcher=launcher, callbacks=[{"kind": "notes_gpu"}]))
-    assert {gpu for _, gpu in seen.values()} == {"0", "1"}
+    visible = seen_by(config(runs=RUNS[:2], params=params, launcher=launcher, callbacks=[{"kind": "notes_gpu"}]))
+    assert {gpu for _, gpu in visible.values()} == {"0", "1"}

@@ -138,11 +138,11 @@ def test_what_costs_money_per_task_uses_the_price_of_the_budget(
     metadata = benchmark(tmp_path, tasks(), models=["paid:m", "base"], metrics=["pass@1", "cost_per_task"])
     result = Experiment(config(metadata=metadata, budget={"prices": {**PRICES, "tiny": {"output": 1e6}}})).run()
     metrics: Mapping[str, float] = result.arms[0].metrics
-    found = {name: value for name, value in metrics.items() if name.endswith("/cost_per_task")}
-    assert len(found) == 3
-    hosted_cost = next(value for name, value in found.items() if "paid:m" in name)
+    costs = {name: value for name, value in metrics.items() if name.endswith("/cost_per_task")}
+    assert len(costs) == 3
+    hosted_cost = next(value for name, value in costs.items() if "paid:m" in name)
     assert hosted_cost == pytest.approx(answered(server) / len(server.seen))
-    assert all(1 <= value <= 4 for name, value in found.items() if "paid:m" not in name)  # a dollar for each token
+    assert all(1 <= value <= 4 for name, value in costs.items() if "paid:m" not in name)  # a dollar for each token
 
 
 def test_a_limit_in_dollars_needs_the_prices_of_hosted_models(

@@ -155,15 +155,15 @@ def check(result: ExperimentResult, undisturbed: ExperimentResult) -> None:
 
 def leftovers(folder: Path) -> list[str]:
     """Processes that an arm has left behind: those whose environment names the folder of the project."""
-    found: list[str] = []
+    processes: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            told = (process / "environ").read_bytes()
-            if b"EVSYS_ARM_WORKER=1" in told and str(folder).encode() in told:
-                found.append((process / "cmdline").read_text(encoding="utf-8"))
+            environment = (process / "environ").read_bytes()
+            if b"EVSYS_ARM_WORKER=1" in environment and str(folder).encode() in environment:
+                processes.append((process / "cmdline").read_text(encoding="utf-8"))
         except OSError:
             continue
-    return found
+    return processes
 
 
 @pytest.fixture
@@ -237,9 +237,9 @@ def test_a_time_limit_that_no_process_can_keep_is_refused(config: Config, projec
     sys.exit(result.exit_code)
     """
     (project / "script.py").write_text(textwrap.dedent(script), encoding="utf-8")
-    given = config(arm_timeout_s=1.0).model_dump(mode="json")
-    given["callbacks"] = [{"kind": "typed_here"}]
-    (project / "config.json").write_text(json.dumps(given), encoding="utf-8")
+    fields = config(arm_timeout_s=1.0).model_dump(mode="json")
+    fields["callbacks"] = [{"kind": "typed_here"}]
+    (project / "config.json").write_text(json.dumps(fields), encoding="utf-8")
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr
     assert "arm_timeout_s cannot be kept" in done.stderr
@@ -247,8 +247,8 @@ def test_a_time_limit_that_no_process_can_keep_is_refused(config: Config, projec
 
 
 def test_ctrl_c_is_acknowledged_at_once_and_a_second_one_ends_the_arm(config: Config, project: Path) -> None:
-    given = sweep(config, ["hang"], 1).model_dump(mode="json")
-    (project / "config.json").write_text(json.dumps(given), encoding="utf-8")
+    fields = sweep(config, ["hang"], 1).model_dump(mode="json")
+    (project / "config.json").write_text(json.dumps(fields), encoding="utf-8")
     command = [sys.executable, "-m", "evsys_sdk", "run", "config.json", "--quiet", "--import", "hostile_arms.py"]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     killer = threading.Timer(100, running.kill)

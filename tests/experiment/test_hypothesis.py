@@ -40,31 +40,31 @@ def test_a_sentence_claims_that_the_success_metric_gets_better() -> None:
 
 
 def test_a_sentence_alone_leaves_the_metric_open() -> None:
-    found = normalise_hypothesis(metadata(hypothesis="it helps"))
-    assert found is not None
-    assert (found["metric"], found["direction"], found["success_metric"]) == (None, "increase", None)
+    hypothesis = normalise_hypothesis(metadata(hypothesis="it helps"))
+    assert hypothesis is not None
+    assert (hypothesis["metric"], hypothesis["direction"], hypothesis["success_metric"]) == (None, "increase", None)
 
 
 def test_a_claim_keeps_what_it_says() -> None:
     claim = {"claim": "x", "metric": "pass@4", "direction": "decrease", "min_effect": 0.02, "baseline": "old"}
-    found = normalise_hypothesis(metadata(hypothesis=claim, success_metric="pass@1"))
-    assert found == {**claim, "success_metric": {"name": "pass@1", "mode": "max"}}
+    hypothesis = normalise_hypothesis(metadata(hypothesis=claim, success_metric="pass@1"))
+    assert hypothesis == {**claim, "success_metric": {"name": "pass@1", "mode": "max"}}
 
 
 @pytest.mark.parametrize("metric", [None, "final_loss"])
 def test_a_claim_about_a_metric_to_minimise_means_a_decrease(metric: str | None) -> None:
-    found = normalise_hypothesis(
+    hypothesis = normalise_hypothesis(
         metadata(hypothesis={"claim": "x", "metric": metric}, success_metric={"name": "final_loss", "mode": "min"})
     )
-    assert found is not None
-    assert (found["metric"], found["direction"]) == ("final_loss", "decrease")
+    assert hypothesis is not None
+    assert (hypothesis["metric"], hypothesis["direction"]) == ("final_loss", "decrease")
 
 
 def test_the_fingerprint_survives_the_way_through_the_record() -> None:
-    given = metadata(hypothesis={"claim": "x", "min_effect": 1}, success_metric="pass@1", note="free text")
-    recorded = Metadata.model_validate(given.model_dump(mode="json"))
-    assert hypothesis_sha256(given) == hypothesis_sha256(recorded)
-    assert len(hypothesis_sha256(given) or "") == 64
+    original = metadata(hypothesis={"claim": "x", "min_effect": 1}, success_metric="pass@1", note="free text")
+    recorded = Metadata.model_validate(original.model_dump(mode="json"))
+    assert hypothesis_sha256(original) == hypothesis_sha256(recorded)
+    assert len(hypothesis_sha256(original) or "") == 64
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_the_fingerprint_survives_the_way_through_the_record() -> None:
     ],
 )
 def test_whatever_would_change_the_answer_changes_the_fingerprint(changed: dict[str, Any]) -> None:
-    given = {"hypothesis": {"claim": "x", "min_effect": 0.1}, "success_metric": "pass@1"}
-    assert hypothesis_sha256(metadata(**given)) != hypothesis_sha256(metadata(**{**given, **changed}))
+    fields = {"hypothesis": {"claim": "x", "min_effect": 0.1}, "success_metric": "pass@1"}
+    assert hypothesis_sha256(metadata(**fields)) != hypothesis_sha256(metadata(**{**fields, **changed}))
 
 
 def test_what_decides_nothing_does_not_change_the_fingerprint() -> None:
-    given = metadata(hypothesis="x", success_metric="pass@1")
+    original = metadata(hypothesis="x", success_metric="pass@1")
     same = metadata(hypothesis="x", success_metric={"name": "pass@1", "mode": "max"}, tags=["later"])
-    assert hypothesis_sha256(given) == hypothesis_sha256(same)
+    assert hypothesis_sha256(original) == hypothesis_sha256(same)
 
 
 class TestKinds:
@@ -108,10 +108,10 @@ class TestKinds:
             metadata(hypothesis={"claim": "x", **claim})
 
     def test_a_plain_claim_keeps_the_fingerprint_it_always_had(self) -> None:
-        given = metadata(hypothesis={"claim": "x", "min_effect": 0.1}, success_metric="pass@1")
+        original = metadata(hypothesis={"claim": "x", "min_effect": 0.1}, success_metric="pass@1")
         same = metadata(hypothesis={"claim": "x", "min_effect": 0.1, "kind": "better"}, success_metric="pass@1")
-        assert hypothesis_sha256(given) == hypothesis_sha256(same)
-        assert hypothesis_sha256(given) == "84d571083f789ad018e76e8277d238a07cef160e608cc0f48ac25d92917673d5"
+        assert hypothesis_sha256(original) == hypothesis_sha256(same)
+        assert hypothesis_sha256(original) == "84d571083f789ad018e76e8277d238a07cef160e608cc0f48ac25d92917673d5"
 
     @pytest.mark.parametrize(
         "other",
@@ -125,16 +125,16 @@ class TestKinds:
         assert hypothesis_sha256(metadata(hypothesis={"claim": "x", **other})) != plain
 
     def test_what_must_be_exceeded_follows_from_the_kind(self) -> None:
-        found = find_claim(metadata(hypothesis={"claim": "x", "kind": "not_worse", "margin": 0.02}))
-        assert found is not None
-        assert found.threshold == -0.02
-        assert found.rule("pass@1").startswith("Supported if, on pass@1, the interval of any run's difference")
+        claim = find_claim(metadata(hypothesis={"claim": "x", "kind": "not_worse", "margin": 0.02}))
+        assert claim is not None
+        assert claim.threshold == -0.02
+        assert claim.rule("pass@1").startswith("Supported if, on pass@1, the interval of any run's difference")
 
     def test_the_rule_says_what_is_spent_on_validation(self) -> None:
-        found = find_claim(metadata(hypothesis={"claim": "x"}))
-        assert found is not None
-        assert "validation selects" in found.rule("m", validated=True)
-        assert "validation selects" not in found.rule("m")
+        claim = find_claim(metadata(hypothesis={"claim": "x"}))
+        assert claim is not None
+        assert "validation selects" in claim.rule("m", validated=True)
+        assert "validation selects" not in claim.rule("m")
 
 
 class TestAxis:

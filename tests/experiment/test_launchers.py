@@ -164,24 +164,24 @@ def test_killing_an_arm_ends_its_process_and_the_next_one_gets_another(config: C
 
 def test_errors_of_the_config_or_the_data_are_not_retried(config: Config) -> None:
     bad = [{"messages": [{"role": "user", "content": "no answer"}]}]
-    made = config(run={"data": {"source_kind": "in_memory", "rows": bad}}, arm_retries=3)
-    result = Experiment(made, checked=True).run()
+    broken = config(run={"data": {"source_kind": "in_memory", "rows": bad}}, arm_retries=3)
+    result = Experiment(broken, checked=True).run()
     assert result.arms[0].status == "failed"
     assert not events(result, "arm_retried")
 
 
 def test_extensions_of_the_script_itself_keep_the_arms_in_this_process(config: Config) -> None:
     class Typed(Callback):
-        seen: list[int] = []
+        pids: list[int] = []
 
         def on_run_start(self, info: Any, control: Any) -> None:
-            Typed.seen.append(os.getpid())
+            Typed.pids.append(os.getpid())
 
     Typed.__module__ = "__main__"
     register_callback("typed_at_a_prompt")(Typed)
     result = Experiment(config(runs=RUNS, max_concurrent_arms=2, callbacks=[{"kind": "typed_at_a_prompt"}])).run()
     assert result.exit_code == 0
-    assert set(Typed.seen) == {os.getpid()}
+    assert set(Typed.pids) == {os.getpid()}
     with pytest.raises(ConfigError, match=r"launcher\.params\.arms_in.*Move them to a module"):
         Experiment(config(runs=RUNS, name="forced", callbacks=[{"kind": "typed_at_a_prompt"}], **PROCESSES)).run()
 

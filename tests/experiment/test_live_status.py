@@ -57,16 +57,16 @@ def run() -> Callable[..., Path]:
 
 
 def test_a_running_arm_shows_its_reward_and_the_time_left(run: Callable[..., Path]) -> None:
-    seen: dict[int, Any] = {}
-    run(lambda folder, step: seen.update({step: experiment_status(folder)}))
-    found = seen[3]
-    [arm] = found.arms
-    assert (found.state, arm.state, arm.total_steps) == ("running", "running", 4)
+    statuses: dict[int, Any] = {}
+    run(lambda folder, step: statuses.update({step: experiment_status(folder)}))
+    status = statuses[3]
+    [arm] = status.arms
+    assert (status.state, arm.state, arm.total_steps) == ("running", "running", 4)
     assert arm.measure == "reward/mean"
     assert arm.value is not None
     assert 0 <= arm.value <= 1
     assert arm.seconds_left == pytest.approx((4 - arm.step) * arm.step_s)
-    assert found.seconds_left == pytest.approx(arm.seconds_left)
+    assert status.seconds_left == pytest.approx(arm.seconds_left)
 
 
 def test_the_best_checkpoint_of_rl_is_the_one_with_the_highest_reward(run: Callable[..., Path]) -> None:

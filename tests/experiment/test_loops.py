@@ -38,14 +38,14 @@ def options(tmp_path: Path) -> dict[str, Any]:
 
 def learn(run: LoopRun, total: int = 6) -> list[int]:
     """The loop of these tests: learns to say ok."""
-    taken: list[int] = []
+    steps: list[int] = []
     for step in run.steps(total, save_every=2):
         [answers] = run.model.sample(["Say 0"], n=2, max_tokens=2)
         run.log_rollouts([answers], [[1.0, 0.0]], ["t0"])
         run.state["seen"] = [*run.state.get("seen", []), step]
         run.log(run.model.train([("Say", "ok")], learning_rate=run.args.get("lr", 0.02)), extra=1.5)
-        taken.append(step)
-    return taken
+        steps.append(step)
+    return steps
 
 
 def test_arms_and_seeds_are_trained_scored_and_concluded(
@@ -65,7 +65,7 @@ def test_arms_and_seeds_are_trained_scored_and_concluded(
     metrics = [
         json.loads(line) for line in (result.path / "fast__seed1" / "logs" / "metrics.jsonl").read_text().splitlines()
     ]
-    assert [one["step"] for one in metrics if "extra" in one] == [1, 2, 3, 4, 5, 6]
+    assert [metric["step"] for metric in metrics if "extra" in metric] == [1, 2, 3, 4, 5, 6]
     [found] = [view for view in History([tmp_path / "out"]).select() if view.name == "arms"]
     assert found.verdict == "supported"
     capsys.readouterr()
@@ -92,9 +92,9 @@ def test_a_loop_that_fails_resumes_behind_its_last_checkpoint(options: dict[str,
     with pytest.raises(Stop):
         interrupted()
     with evsys_sdk.record("again", **options) as experiment:
-        [(taken, seen)] = [(learn(run), run.state["seen"]) for run in experiment.runs()]
-    assert taken == [2, 3, 4, 5]
-    assert seen == [0, 1, 2, 3, 4, 5]
+        [(steps, state)] = [(learn(run), run.state["seen"]) for run in experiment.runs()]
+    assert steps == [2, 3, 4, 5]
+    assert state == [0, 1, 2, 3, 4, 5]
     assert experiment.result is not None
     assert experiment.result.status == "completed"
     assert experiment.result.path.name == "again"
@@ -272,7 +272,7 @@ def test_the_loops_of_the_page_are_killed_and_resume_as_if_they_had_not_been(
 def run_killed_and_whole(loop: str, tmp_path: Path, examples: Path, arguments: list[str]) -> dict[str, Any]:
     """Run a loop of the page twice, one of them killed behind its first checkpoint; both end with the same record."""
     script = str(examples / "23_own_loop" / f"{loop}.py")
-    found: list[Any] = []
+    outcomes: list[Any] = []
     for place in ("whole", "killed"):
         folder = tmp_path / place
         (folder / ".evsys").mkdir(parents=True)
@@ -280,10 +280,10 @@ def run_killed_and_whole(loop: str, tmp_path: Path, examples: Path, arguments: l
             kill_behind_first_checkpoint([sys.executable, script, *arguments], folder)
         subprocess.run([sys.executable, script, *arguments], cwd=folder, check=True, timeout=900)
         [record] = list((folder / "outputs").glob("*/journal.jsonl"))
-        found.append(read_outcome(record.parent))
+        outcomes.append(read_outcome(record.parent))
         assert main(["audit", str(record.parent)]) == 0
-    assert found[0] == found[1]
-    return found[0]
+    assert outcomes[0] == outcomes[1]
+    return outcomes[0]
 
 
 def kill_behind_first_checkpoint(command: list[str], folder: Path) -> None:
@@ -300,6 +300,10 @@ def read_outcome(folder: Path) -> dict[str, Any]:
     """What must not depend on a kill: metrics of every step, and the verdict."""
     [run] = [path.parent for path in folder.glob("*/run_result.json")]
     steps = [json.loads(line) for line in (run / "logs" / "metrics.jsonl").read_text().splitlines()]
-    kept = [{k: v for k, v in one.items() if not k.startswith("time/") and k != "ts"} for one in steps]
+    metrics = [{k: v for k, v in step.items() if not k.startswith("time/") and k != "ts"} for step in steps]
     conclusion = json.loads((folder / "conclusion.json").read_text())
-    return {"steps": sorted(kept, key=json.dumps), "verdict": conclusion["verdict"], "score": conclusion["best_score"]}
+    return {
+        "steps": sorted(metrics, key=json.dumps),
+        "verdict": conclusion["verdict"],
+        "score": conclusion["best_score"],
+    }

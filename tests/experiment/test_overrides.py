@@ -98,23 +98,25 @@ def test_a_rehearsal_trains_a_few_steps_on_the_mock_backend_from_fresh_weights(
 ) -> None:
     model = {"name": "big", "load_checkpoint_path": "s3://somewhere"}
     evaluation = {"metrics": [{"kind": "exact_match"}], "eval_data": {"source_kind": "in_memory", "rows": rows}}
-    made = config({"model": model, "eval": evaluation, "backend": {"kind": "tinker", "params": {"x": 1}}})
-    run = only_run(as_dry_run(made))
+    original = config({"model": model, "eval": evaluation, "backend": {"kind": "tinker", "params": {"x": 1}}})
+    run = only_run(as_dry_run(original))
     assert (run.backend.kind, run.model.load_checkpoint_path, run.eval.n_samples) == ("mock", None, 4)
     assert run.algorithm.params["max_steps"] == 2
-    result = Experiment(as_dry_run(made)).run()
+    result = Experiment(as_dry_run(original)).run()
     assert (result.exit_code, result.runs[0].metrics["steps"]) == (0, 2)
 
 
 def test_rows_that_fit_the_real_model_fit_the_rehearsed_one(config: Config) -> None:
     """Tokens of the mock model are bytes, so lengths in the config mean something else to it."""
     long = [{"messages": [{"role": "user", "content": "q" * 9000}, {"role": "assistant", "content": "a" * 9000}]}]
-    made = config({"data": {"source_kind": "in_memory", "rows": long}, "backend": {"kind": "tinker"}})
-    assert made.run is not None
-    params = {**made.run.algorithm.params, "max_length": 4096, "batch_size": 1}
-    limited = made.model_copy(
+    original = config({"data": {"source_kind": "in_memory", "rows": long}, "backend": {"kind": "tinker"}})
+    assert original.run is not None
+    params = {**original.run.algorithm.params, "max_length": 4096, "batch_size": 1}
+    limited = original.model_copy(
         update={
-            "run": made.run.model_copy(update={"algorithm": made.run.algorithm.model_copy(update={"params": params})})
+            "run": original.run.model_copy(
+                update={"algorithm": original.run.algorithm.model_copy(update={"params": params})}
+            )
         }
     )
     result = Experiment(as_dry_run(limited)).run()
@@ -123,14 +125,14 @@ def test_rows_that_fit_the_real_model_fit_the_rehearsed_one(config: Config) -> N
 
 def test_a_rehearsal_leaves_nothing_outside_its_own_folder(config: Config, tmp_path: Path) -> None:
     outside = tmp_path / "elsewhere"
-    made = config(
+    original = config(
         log_store={"kind": "jsonl", "params": {"log_dir": str(outside / "logs")}},
         callbacks=[
             {"kind": "tensorboard_logger", "params": {"log_dir": str(outside / "events")}},
             {"kind": "local_logger"},
         ],
     )
-    result = Experiment(as_dry_run(made)).run()
+    result = Experiment(as_dry_run(original)).run()
     assert result.exit_code == 0, result.runs[0].error
     assert result.path == tmp_path / "outputs" / "dry" / "e"
     assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
@@ -138,5 +140,5 @@ def test_a_rehearsal_leaves_nothing_outside_its_own_folder(config: Config, tmp_p
 
 
 def test_a_rehearsal_uploads_nothing(config: Config) -> None:
-    made = as_dry_run(config(callbacks=[{"kind": "wandb_logger", "params": {"project": "p"}}]))
-    assert made.callbacks[0].params == {"project": "p", "mode": "disabled"}
+    dry_run = as_dry_run(config(callbacks=[{"kind": "wandb_logger", "params": {"project": "p"}}]))
+    assert dry_run.callbacks[0].params == {"project": "p", "mode": "disabled"}

@@ -95,7 +95,7 @@ def write_project(folder: Path, config: str, verifier: str) -> None:
             }
             for at in numbers
         ]
-        (folder / file).write_text("".join(json.dumps(one) + "\n" for one in tasks), "utf-8")
+        (folder / file).write_text("".join(json.dumps(task) + "\n" for task in tasks), "utf-8")
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_an_own_environment_trains_and_its_parts_are_on_record(project: Path, ev
         ("context",),
     ]
     assert len(commands) <= 8
-    validated, planned, trained, listed, shown, wrong, audited, context = [evsys(*one) for one in commands]
+    validated, planned, trained, listed, shown, wrong, audited, context = [evsys(*command) for command in commands]
     assert "OK. Experiment 'doors' has 1 run: rl" in validated
     assert "doors: 1 arm, tiny on mock" in planned
     final = re.search(r"^rl +completed +4 +(\S+) +(\S+)$", trained, re.MULTILINE)
@@ -138,13 +138,13 @@ def test_an_own_environment_trains_and_its_parts_are_on_record(project: Path, ev
     assert "A reward for each door teaches both." in context
 
     metrics = (project / "outputs/doors/rl/logs/metrics.jsonl").read_text("utf-8")
-    steps = [one for line in metrics.splitlines() if "reward/mean" in (one := json.loads(line))]
+    steps = [step for line in metrics.splitlines() if "reward/mean" in (step := json.loads(line))]
     assert len(steps) == 4
     assert float(final[1]) == pytest.approx(steps[-1]["reward/mean"], rel=1e-3)
-    for one in steps:
-        assert one["reward/components/doors"] + 0.1 == pytest.approx(one["reward/mean"])
-        assert one["info/opened"] == pytest.approx(2 * one["reward/components/doors"])
-        assert one["reward/components/tried"] == pytest.approx(0.1)
+    for step in steps:
+        assert step["reward/components/doors"] + 0.1 == pytest.approx(step["reward/mean"])
+        assert step["info/opened"] == pytest.approx(2 * step["reward/components/doors"])
+        assert step["reward/components/tried"] == pytest.approx(0.1)
 
 
 def test_the_audit_judges_conversations_of_one_turn_with_their_messages(

@@ -52,9 +52,9 @@ def trained_tokens(config: ExperimentConfig, tmp_path: Path) -> int:
 )
 def test_steps_and_tokens_are_those_of_the_run(config: Config, tmp_path: Path, params: dict[str, Any]) -> None:
     experiment = config(params=params)
-    found = estimate_run(experiment.all_runs()[0], experiment)
-    assert found.tokens_trained == trained_tokens(experiment, tmp_path)
-    assert found.steps == (6 if params.get("num_epochs") == 3 else params["max_steps"] or 1)
+    estimate = estimate_run(experiment.all_runs()[0], experiment)
+    assert estimate.tokens_trained == trained_tokens(experiment, tmp_path)
+    assert estimate.steps == (6 if params.get("num_epochs") == 3 else params["max_steps"] or 1)
 
 
 def test_a_combo_is_the_sum_of_its_phases(config: Config, tmp_path: Path, rows: list[dict[str, Any]]) -> None:
@@ -64,9 +64,9 @@ def test_a_combo_is_the_sum_of_its_phases(config: Config, tmp_path: Path, rows: 
         {"kind": "dpo", "params": {"batch_size": 3}, "data": {"source_kind": "in_memory", "rows": pairs}},
     ]
     experiment = config(run={"algorithm": {"kind": "combo", "params": {"phases": phases}}})
-    found = estimate_run(experiment.all_runs()[0], experiment)
-    assert found.steps == 5
-    assert found.tokens_trained == trained_tokens(experiment, tmp_path)
+    estimate = estimate_run(experiment.all_runs()[0], experiment)
+    assert estimate.steps == 5
+    assert estimate.tokens_trained == trained_tokens(experiment, tmp_path)
 
 
 def test_continual_stages_are_added_up_with_their_own_params(config: Config, rows: list[dict[str, Any]]) -> None:
@@ -80,17 +80,17 @@ def test_samples_are_counted_as_long_as_they_may_be(config: Config) -> None:
     params = {"max_steps": 5, "batch_size": 2, "group_size": 3, "sampling": {"max_tokens": 7}}
     run = {"data": {"source_kind": "in_memory", "rows": TASKS}, "algorithm": {"kind": "rl", "params": params}}
     experiment = config(run=run)
-    found = estimate_run(experiment.all_runs()[0], experiment)
-    assert (found.steps, found.most_sampled) == (5, 5 * 2 * 3 * 7)
-    assert found.tokens_trained > found.most_sampled  # prompts are trained through, too
+    estimate = estimate_run(experiment.all_runs()[0], experiment)
+    assert (estimate.steps, estimate.most_sampled) == (5, 5 * 2 * 3 * 7)
+    assert estimate.tokens_trained > estimate.most_sampled  # prompts are trained through, too
 
 
 def test_updates_on_the_same_rollouts_are_not_sampled_again(config: Config) -> None:
     params = {"batch_size": 2, "group_size": 2, "updates_per_batch": 2, "loss_fn": "ppo", "sampling": {"max_tokens": 4}}
     run = {"data": {"source_kind": "in_memory", "rows": TASKS}, "algorithm": {"kind": "rl", "params": params}}
     experiment = config(run=run)
-    found = estimate_run(experiment.all_runs()[0], experiment)
-    assert (found.steps, found.most_sampled) == (4, 2 * 2 * 2 * 4)
+    estimate = estimate_run(experiment.all_runs()[0], experiment)
+    assert (estimate.steps, estimate.most_sampled) == (4, 2 * 2 * 2 * 4)
 
 
 def test_evaluations_are_expected_to_be_as_long_as_the_right_answers(
@@ -98,9 +98,9 @@ def test_evaluations_are_expected_to_be_as_long_as_the_right_answers(
 ) -> None:
     held_out = {"source_kind": "in_memory", "rows": rows}
     experiment = config(run={"eval": {"metrics": [{"kind": "exact_match"}], "eval_data": held_out}})
-    found = estimate_run(experiment.all_runs()[0], experiment)
-    assert found.most_sampled == len(rows) * 256
-    assert len(rows) * 4 < found.tokens_sampled < len(rows) * 8
+    estimate = estimate_run(experiment.all_runs()[0], experiment)
+    assert estimate.most_sampled == len(rows) * 256
+    assert len(rows) * 4 < estimate.tokens_sampled < len(rows) * 8
 
 
 def test_benchmarks_and_baselines_are_counted(config: Config, tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_benchmarks_and_baselines_are_counted(config: Config, tmp_path: Path) ->
     path.write_text("\n".join(json.dumps(task) for task in TASKS), encoding="utf-8")
     entry = {"path": str(path), "split": "val", "run_every": 2, "models": ["base"], "max_tokens": 10, "samples": 3}
     experiment = config(metadata={"benchmark": entry})
-    found = estimate_run(experiment.all_runs()[0], experiment)
-    assert found.most_sampled == 4 * 3 * 10 * (2 + 1 + 1)  # after steps 2 and 4, at the end, and the base model
+    estimate = estimate_run(experiment.all_runs()[0], experiment)
+    assert estimate.most_sampled == 4 * 3 * 10 * (2 + 1 + 1)  # after steps 2 and 4, at the end, and the base model
 
 
 class TestSensitivity:
@@ -123,15 +123,15 @@ class TestSensitivity:
         return plan_experiment(config(**{"metadata": about, "runs": runs, "n_repeats": 3, **changes})).sensitivity
 
     def test_the_rule_and_the_smallest_effect_are_known_beforehand(self, config: Config, tmp_path: Path) -> None:
-        found = self.planned(config, tmp_path)
-        assert found.rule.startswith("Supported if, on pass@1, the interval of any run's difference")
-        assert (found.seeds, found.candidates, found.tasks, found.samples) == (3, 6, 100, 4)
-        assert 0.08 < found.detectable < 0.16
+        plan = self.planned(config, tmp_path)
+        assert plan.rule.startswith("Supported if, on pass@1, the interval of any run's difference")
+        assert (plan.seeds, plan.candidates, plan.tasks, plan.samples) == (3, 6, 100, 4)
+        assert 0.08 < plan.detectable < 0.16
 
     def test_the_cost_of_the_claimed_effect_is_known(self, config: Config, tmp_path: Path) -> None:
-        found = self.planned(config, tmp_path, claim={"min_effect": 0.06}, n_repeats=6)
-        assert found.claimed == 0.06
-        assert found.seeds_needed > 6
+        plan = self.planned(config, tmp_path, claim={"min_effect": 0.06}, n_repeats=6)
+        assert plan.claimed == 0.06
+        assert plan.seeds_needed > 6
 
     def test_more_tasks_see_more(self, config: Config, tmp_path: Path) -> None:
         few, many = (self.planned(config, tmp_path, n_tasks=count) for count in (20, 400))
@@ -160,17 +160,17 @@ class TestSensitivity:
             recorded = {"name": name, "runs": [{"name": "a", "model": of_model, "backend": of_backend}]}
             (folder / "conclusion.json").write_text("{" if tasks is None else json.dumps(stored), "utf-8")
             (folder / "config.json").write_text(json.dumps(recorded), "utf-8")
-        found = self.planned(config, tmp_path)
-        assert found.basis == "the noise of seeds is that of noisy, on the same tasks"
-        assert found.detectable > 1.5 * assumed.detectable
+        plan = self.planned(config, tmp_path)
+        assert plan.basis == "the noise of seeds is that of noisy, on the same tasks"
+        assert plan.detectable > 1.5 * assumed.detectable
 
     def test_without_a_claim_there_is_nothing_to_see(self, config: Config) -> None:
         assert plan_experiment(config()).sensitivity is None
 
     def test_one_seed_has_a_rule_and_no_power(self, config: Config, tmp_path: Path) -> None:
-        found = self.planned(config, tmp_path, n_repeats=1)
-        assert found.rule
-        assert found.detectable is None
+        plan = self.planned(config, tmp_path, n_repeats=1)
+        assert plan.rule
+        assert plan.detectable is None
 
 
 def test_rows_that_are_many_are_looked_at_in_part(config: Config) -> None:
@@ -181,11 +181,11 @@ def test_rows_that_are_many_are_looked_at_in_part(config: Config) -> None:
     experiment = config(
         run={"data": {"source_kind": "in_memory", "rows": rows}}, params={"max_steps": None, "batch_size": 10}
     )
-    found = estimate_run(experiment.all_runs()[0], experiment)
-    assert found.steps == 300
+    estimate = estimate_run(experiment.all_runs()[0], experiment)
+    assert estimate.steps == 300
     few = config(run={"data": {"source_kind": "in_memory", "rows": rows[:9]}})  # in three full batches
     per_row = estimate_run(few.all_runs()[0], few).tokens_trained / 6 / 3
-    assert found.tokens_trained == pytest.approx(per_row * 3000, rel=0.01)
+    assert estimate.tokens_trained == pytest.approx(per_row * 3000, rel=0.01)
 
 
 def test_an_algorithm_with_a_loop_of_its_own_is_not_guessed_at(config: Config) -> None:

@@ -160,11 +160,11 @@ def run_to_end(folder: Path) -> None:
 
 def count_recorded(folder: Path) -> int:
     """Bytes in the logs: progress that does not depend on the speed of the machine."""
-    found = 0
+    count = 0
     for path in folder.glob("outputs/**/*.jsonl"):
         with contextlib.suppress(FileNotFoundError):
-            found += path.stat().st_size
-    return found
+            count += path.stat().st_size
+    return count
 
 
 def kill_after(folder: Path, size: float) -> bool:
@@ -193,7 +193,7 @@ def lines(path: Path) -> list[Any]:
 
 def last_scores(path: Path) -> list[Any]:
     """Each scoring once, in order: a run that was killed before its first checkpoint scores its start again."""
-    return list({(one["split"], one["name"], one["step"]): one for one in lines(path)}.values())
+    return list({(line["split"], line["name"], line["step"]): line for line in lines(path)}.values())
 
 
 def record_of(folder: Path, arms: int) -> dict[str, Any]:
@@ -201,23 +201,23 @@ def record_of(folder: Path, arms: int) -> dict[str, Any]:
     experiment = folder / "outputs" / "e"
     assert not (folder / "outputs" / "e.2").exists()
     logs = [path for path in experiment.rglob("*.jsonl") if is_compared(path)]
-    found: dict[str, Any] = {
+    contents: dict[str, Any] = {
         str(path.relative_to(experiment)): last_scores(path) if path.name == "scores.jsonl" else timeless(path)
         for path in logs
         if path.name not in ("journal.jsonl", "spend.jsonl")
     }
     for name in ("run_result.json", "conclusion.json", "scores.json", "benchmarks.json"):
         for path in experiment.rglob(name):
-            found[str(path.relative_to(experiment))] = stable(json.loads(path.read_text(encoding="utf-8")))
-    found["decisions"] = [one for one in lines(experiment / "journal.jsonl") if one["kind"] == "search_decision"]
+            contents[str(path.relative_to(experiment))] = stable(json.loads(path.read_text(encoding="utf-8")))
+    contents["decisions"] = [line for line in lines(experiment / "journal.jsonl") if line["kind"] == "search_decision"]
     checkpoints = sorted(experiment.glob("*/checkpoints.jsonl"))
     assert len(checkpoints) == arms
     for path in checkpoints:
         last = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
         weights = sorted((folder / last["state"]).glob("*.npz"))
         assert weights
-        found[f"{path.parent.name} weights"] = [file.read_bytes() for file in weights]
-    return found
+        contents[f"{path.parent.name} weights"] = [file.read_bytes() for file in weights]
+    return contents
 
 
 @pytest.mark.slow
@@ -234,7 +234,7 @@ def test_an_experiment_killed_at_random_moments_ends_like_one_that_was_not(case:
     killed = [kill_after(folder, draw.uniform(0.02, latest) * size) for _ in range(kills)]
     assert any(killed)
     run_to_end(folder)
-    found = record_of(folder, arms)
-    assert sorted(found) == sorted(expected)
+    actual = record_of(folder, arms)
+    assert sorted(actual) == sorted(expected)
     for name, value in expected.items():
-        assert found[name] == value, name
+        assert actual[name] == value, name

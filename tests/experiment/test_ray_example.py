@@ -23,7 +23,7 @@ def scores(example: str, folder: Path) -> dict[str, float]:
 
 @pytest.mark.usefixtures("examples")
 def test_the_sweep_on_a_cluster_scores_what_the_sweep_here_scores(tmp_path: Path) -> None:
-    found = scores("16_ray_sweep", tmp_path)
+    actual = scores("16_ray_sweep", tmp_path)
     ray.shutdown()
-    assert found == scores("04_sweep", tmp_path)
-    assert max(found.values()) > 0.8
+    assert actual == scores("04_sweep", tmp_path)
+    assert max(actual.values()) > 0.8

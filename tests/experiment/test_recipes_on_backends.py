@@ -100,8 +100,8 @@ def teacher(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("recipe", ON_MOCK)
 def test_a_recipe_passes_the_check_and_learns_on_the_mock_backend(recipe: str, tmp_path: Path, teacher: str) -> None:
-    given = {"teacher": teacher} if recipe == "opd" else {}
-    chosen = config(tmp_path, recipe, "mock", **given)
+    params = {"teacher": teacher} if recipe == "opd" else {}
+    chosen = config(tmp_path, recipe, "mock", **params)
     assert deep_problems(chosen) == []
     [result] = Experiment(chosen).run().runs
     assert (result.status, result.error) == ("completed", None)
@@ -123,8 +123,8 @@ def test_a_cell_is_accepted_or_refused_with_what_is_missing(recipe: str, backend
     if not missing:
         assert problems == []
     else:
-        said = " ".join(str(problem) for problem in problems)
-        assert all(install_hint(extra) in said for extra in missing)
+        text = " ".join(str(problem) for problem in problems)
+        assert all(install_hint(extra) in text for extra in missing)
 
 
 class _LessCapable:

@@ -85,8 +85,8 @@ def test_what_was_changed_when_it_was_taken_up_is_told_with_both_values(tmp_path
     with Journal.of(opened.path) as journal:
         journal.append(Kind.RESUMED, changed=opened.changed)
         journal.append(Kind.ARM_STARTED, arm="r")
-    said = read_evidence(opened.path).deviations
-    assert said == ["It was resumed.", "`budget.tokens` was 100 and then 900."]
+    deviations = read_evidence(opened.path).deviations
+    assert deviations == ["It was resumed.", "`budget.tokens` was 100 and then 900."]
 
 
 def test_taking_up_what_is_concluded_is_no_deviation_unless_something_is_done(tmp_path: Path) -> None:

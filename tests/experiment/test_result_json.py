@@ -34,7 +34,7 @@ def test_every_note_is_a_key_of_the_extras_and_comes_back_as_a_note() -> None:
     result = RunResult("r", "completed", {"x": 1.0}, {"final_checkpoint": "c"}, extras={"mine": 1}, notes=NOTES)
     written = json.loads(json.dumps(result_to_dict(result)))
     assert set(written) == {"run_id", "status", "metrics", "artifacts", "error", "extras"}
-    assert set(written["extras"]) == {"mine", *(one.name for one in fields(RunNotes))}
+    assert set(written["extras"]) == {"mine", *(field.name for field in fields(RunNotes))}
     assert result_from_dict(written) == result
 
 

@@ -25,13 +25,13 @@ def test_changed_rows_are_refused_by_resume_and_begin_a_new_attempt_otherwise(
 ) -> None:
     path = tmp_path / "rows.jsonl"
     write_rows(path, "x")
-    made = config({"data": {"path": str(path), "transforms": [TO_CHAT]}})
-    first = Experiment(made).run()
-    assert Experiment(made).run(resume=True).path == first.path
+    original = config({"data": {"path": str(path), "transforms": [TO_CHAT]}})
+    first = Experiment(original).run()
+    assert Experiment(original).run(resume=True).path == first.path
     write_rows(path, "y")
     with pytest.raises(ConfigError, match=r"the rows of .*rows.jsonl changed since"):
-        Experiment(made).run(resume=True)
-    assert Experiment(made).run().path != first.path
+        Experiment(original).run(resume=True)
+    assert Experiment(original).run().path != first.path
     write_rows(path, "x")
 
 
@@ -41,9 +41,9 @@ def test_changed_code_of_a_transform_is_refused(
 ) -> None:
     path = tmp_path / "rows.jsonl"
     write_rows(path, "x")
-    made = config({"data": {"path": str(path), "transforms": [TO_CHAT]}})
-    first = Experiment(made).run()
+    original = config({"data": {"path": str(path), "transforms": [TO_CHAT]}})
+    first = Experiment(original).run()
     identity: Any = ExperimentFiles(first.path).run("r").identity
     write_json(identity, {**read_json(identity), where: {name: "the code of last week"}})
     with pytest.raises(ConfigError, match="the code of transform 'jsonl_to_chat' changed since"):
-        Experiment(made).run(resume=True)
+        Experiment(original).run(resume=True)

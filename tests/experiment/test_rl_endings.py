@@ -36,7 +36,7 @@ def reward() -> Callable[[float], None]:
 
 
 def train(run: Callable[..., ExperimentResult], tmp_path: Any, **sampling: Any) -> ExperimentResult:
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(one) + "\n" for one in TASKS), "utf-8")
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in TASKS), "utf-8")
     algorithm = {"kind": "rl", "params": PARAMS | {"sampling": {"max_tokens": 4, **sampling}}}
     benchmark = {"path": str(tmp_path / "tasks.jsonl"), "name": "t", "metrics": ["mean_reward"]}
     return run(
@@ -78,8 +78,8 @@ def test_a_run_that_never_had_a_reward_fails_with_the_cause_and_keeps_its_weight
     [arm] = result.arms
     assert (result.exit_code, arm.status) == (2, "failed")
     assert "the rewards of all rollouts of steps 1 to 5 are 0" in (arm.result.error or "")
-    [kept] = CheckpointLog.in_dir(result.path / "r").read()
-    assert (kept.next_step, kept.final) == (5, False)
+    [checkpoint] = CheckpointLog.in_dir(result.path / "r").read()
+    assert (checkpoint.next_step, checkpoint.final) == (5, False)
 
 
 def test_a_converged_phase_of_combo_does_not_end_the_phases_after_it(run: Any, reward: Any) -> None:
@@ -95,4 +95,4 @@ def test_a_converged_phase_of_combo_does_not_end_the_phases_after_it(run: Any, r
     assert (arm.status, arm.metrics["steps"]) == ("completed", 4 + 3)
     assert (arm.result.notes.stop_reason, arm.result.notes.untrained_stages) == (None, None)
     ends = [one for one in CheckpointLog.in_dir(result.path / "r").read() if one.final]
-    assert [(one.next_step, one.stop_reason) for one in ends] == [(4, None), (7, None)]
+    assert [(end.next_step, end.stop_reason) for end in ends] == [(4, None), (7, None)]

@@ -79,10 +79,10 @@ def test_what_is_not_there_is_named(fields: dict[str, Any], message: str, loader
 
 
 def test_a_run_notes_what_it_trained_and_was_scored_on(config: Callable[..., ExperimentConfig]) -> None:
-    made = config()
-    assert made.run is not None
-    assert made.run.data is not None
-    rows = made.run.data.rows
+    original = config()
+    assert original.run is not None
+    assert original.run.data is not None
+    rows = original.run.data.rows
     assert rows is not None
     evaluation = {
         "metrics": [{"kind": "exact_match"}],
@@ -119,8 +119,8 @@ def test_what_transforms_make_of_a_dataset_is_made_once(loader: RowLoader, count
     assert loader(counted) == first == [{**row, "query": row["query"].upper()} for row in ROWS]
     assert _Counted.seen == len(ROWS)
     [note] = notes(tmp_path)
-    made = Workspace().pull_dataset(id=note["derived_id"])
-    assert (list(made.rows()), made.manifest.lineage.parent) == (first, note["id"])
+    derived = Workspace().pull_dataset(id=note["derived_id"])
+    assert (list(derived.rows()), derived.manifest.lineage.parent) == (first, note["id"])
 
 
 def test_a_run_keeps_its_rows_when_the_dataset_changes_and_the_next_run_has_the_new_ones(

@@ -88,20 +88,20 @@ def test_a_run_leaves_its_whole_record_and_the_result_comes_last(
 
 
 def test_the_context_has_what_the_reference_promises(run: Run, rows: list[dict[str, Any]]) -> None:
-    seen: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
 
     @register_algorithm("looks")
     class Looks:
         def train(self, ctx: Any) -> RunResult:
-            seen.update(ctx.extras, output_dir=ctx.output_dir, config=ctx.config.name, backend=ctx.backend.name)
+            fields.update(ctx.extras, output_dir=ctx.output_dir, config=ctx.config.name, backend=ctx.backend.name)
             return RunResult(ctx.run_id, "completed", {"x": 1.0})
 
     result = run({"algorithm": {"kind": "looks"}, "tags": ["a"]})
     assert result.runs[0].metrics == {"x": 1.0}
-    assert (seen["train_rows"], seen["n_train_rows"]) == (rows, len(rows))
-    assert (seen["model_name"], seen["tags"], seen["config"], seen["backend"]) == ("tiny", ["a"], "e", "mock")
-    assert isinstance(seen["backend_handles"]["training_client"], TrainingClient)
-    assert seen["output_dir"] == result.path / "r"
+    assert (fields["train_rows"], fields["n_train_rows"]) == (rows, len(rows))
+    assert (fields["model_name"], fields["tags"], fields["config"], fields["backend"]) == ("tiny", ["a"], "e", "mock")
+    assert isinstance(fields["backend_handles"]["training_client"], TrainingClient)
+    assert fields["output_dir"] == result.path / "r"
 
 
 def test_a_data_error_is_one_sentence_and_no_traceback(run: Run, result_of: ResultOf) -> None:
@@ -171,7 +171,7 @@ def test_a_backend_that_cannot_prepare_fails_its_arm_and_the_other_goes_on(run: 
             Broken.torn_down = True
 
     result = run(runs=[{"name": "a", "backend": {"kind": "broken"}}, {"name": "b"}])
-    assert [(found.run_id, found.status) for found in result.runs] == [("a", "failed"), ("b", "completed")]
+    assert [(run.run_id, run.status) for run in result.runs] == [("a", "failed"), ("b", "completed")]
     assert result.runs[0].error == "ConnectionError: no such host"
     assert result.exit_code == 2
     assert not Broken.torn_down  # there is nothing to tear down
@@ -218,9 +218,9 @@ def test_a_teardown_that_raises_changes_nothing_about_how_the_run_went(
 
     params = {"max_length": 2} if train_fails else {}
     with caplog.at_level(logging.ERROR, logger="evsys_sdk"):
-        [found] = run({"backend": {"kind": "clumsy"}}, params=params, checked=True).runs
-    assert found.status == ("failed" if train_fails else "completed")
-    assert str(found.error or "").startswith("DataError: row 1" if train_fails else "")
+        [run_result] = run({"backend": {"kind": "clumsy"}}, params=params, checked=True).runs
+    assert run_result.status == ("failed" if train_fails else "completed")
+    assert str(run_result.error or "").startswith("DataError: row 1" if train_fails else "")
     assert "could not let go" in caplog.text
 
 
@@ -275,7 +275,7 @@ def test_a_disk_that_takes_no_result_fails_the_arm_and_the_others_go_on(
 
     monkeypatch.setattr(observation, "write_result", only_b)
     result = run(runs=[{"name": "a"}, {"name": "b"}])
-    assert [found.status for found in result.runs] == ["failed", "completed"]
+    assert [run.status for run in result.runs] == ["failed", "completed"]
     assert "No space left" in str(result.runs[0].error)
 
 
@@ -291,7 +291,7 @@ def test_a_run_folder_that_cannot_be_made_fails_its_arm_only(run: Run, monkeypat
 
     monkeypatch.setattr(observation, "begin_run", not_for_a)
     result = run(runs=[{"name": "a"}, {"name": "b"}])
-    assert [found.status for found in result.runs] == ["failed", "completed"]
+    assert [run.status for run in result.runs] == ["failed", "completed"]
     assert "Permission denied" in str(result.runs[0].error)
 
 
@@ -305,8 +305,8 @@ def test_an_observer_cannot_kill_a_run(moment: str, run: Run, caplog: pytest.Log
 
     register_callback("hostile")(type("Hostile", (Callback,), {"name": "hostile", moment: fail}))
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
-        [found] = run(callbacks=[{"kind": "hostile"}, {"kind": "watcher"}]).runs
-    assert found.status == "completed"
+        [run_result] = run(callbacks=[{"kind": "hostile"}, {"kind": "watcher"}]).runs
+    assert run_result.status == "completed"
     assert "callback 'hostile' failed" in caplog.text
     assert WATCHERS[0].moments == ["start", *[f"step {step}" for step in range(1, 7)], "end: completed", "close"]
 
@@ -356,8 +356,8 @@ def test_a_state_that_is_no_json_costs_the_observer_and_not_the_checkpoint(
             return {"path": Path()}
 
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
-        [found] = run(callbacks=[{"kind": "complex_state"}]).runs
-    assert found.status == "completed"
+        [run_result] = run(callbacks=[{"kind": "complex_state"}]).runs
+    assert run_result.status == "completed"
     assert "callback 'complex_state' failed: TypeError" in caplog.text
 
 
@@ -419,7 +419,7 @@ def test_a_log_store_that_fails_while_training_does_not_kill_the_run(
 
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
         result = run(log_store={"kind": "flaky"}, runs=[{"name": "a"}, {"name": "b", "algorithm": {"kind": "own"}}])
-    assert [found.status for found in result.runs] == ["completed", "completed"]
+    assert [run.status for run in result.runs] == ["completed", "completed"]
     assert "No space left" in caplog.text
 
 
@@ -497,18 +497,18 @@ def test_the_best_checkpoint_is_that_of_the_selection_metric(run: Run) -> None:
         run({"algorithm": {"kind": "scripted", "params": {**params, **more}}}).runs[0].artifacts
         for more in ({}, {"selection_mode": "max"})
     ]
-    assert [Path(found["best_checkpoint"]).parent.name for found in artifacts] == ["step000004", "step000003"]
+    assert [Path(artifact["best_checkpoint"]).parent.name for artifact in artifacts] == ["step000004", "step000003"]
     assert Path(artifacts[0]["final_checkpoint"]).parent.name == "step000006-final"
-    assert all((Path(found["best_checkpoint"]) / "manifest.json").exists() for found in artifacts)
+    assert all((Path(artifact["best_checkpoint"]) / "manifest.json").exists() for artifact in artifacts)
 
 
 def test_a_selection_metric_that_nothing_has_is_reported_with_a_guess(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="evsys_sdk"):
-        [found] = run(params={"selection_metric": "grad_nrom"}).runs
-    assert found.status == "completed"
-    assert "best_checkpoint" not in found.artifacts
+        [run_result] = run(params={"selection_metric": "grad_nrom"}).runs
+    assert run_result.status == "completed"
+    assert "best_checkpoint" not in run_result.artifacts
     assert "no checkpoint has the metric 'grad_nrom' to select by; did you mean 'grad_norm'?" in caplog.text
 
 
@@ -569,7 +569,7 @@ def test_a_run_that_fails_again_and_again_can_still_be_resumed(run: Run, result_
 
     algorithm = {"kind": "mends", "params": {"max_steps": 6, "batch_size": 3, "save_every": 1}}
     outcomes = [run({"algorithm": algorithm}, resume=bool(turn)).runs[0] for turn in range(3)]
-    assert [found.status for found in outcomes] == ["failed", "failed", "completed"]
+    assert [outcome.status for outcome in outcomes] == ["failed", "failed", "completed"]
     assert str(outcomes[1].error).startswith("RuntimeError: attempt 2 (at ")
     plain = run(name="plain").runs[0]
     assert outcomes[2].metrics == plain.metrics

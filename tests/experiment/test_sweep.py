@@ -9,10 +9,10 @@ RATES = {"algorithm.params.learning_rate": [0.001, 0.01]}
 
 
 def test_a_sweep_is_a_matrix_over_the_single_run(config: Config) -> None:
-    made = config()
-    assert made.run is not None
-    swept = Experiment(made, sweep=Sweep(RATES, name_template="{base}-{algorithm.params.learning_rate}"))
-    base = made.run.model_dump(mode="json", exclude_unset=True)
+    single = config()
+    assert single.run is not None
+    swept = Experiment(single, sweep=Sweep(RATES, name_template="{base}-{algorithm.params.learning_rate}"))
+    base = single.run.model_dump(mode="json", exclude_unset=True)
     written = config(
         matrix={"base_run": base, "axes": RATES, "name_template": "{base}-{algorithm.params.learning_rate}"}
     )
@@ -21,11 +21,11 @@ def test_a_sweep_is_a_matrix_over_the_single_run(config: Config) -> None:
 
 
 def test_equal_work_has_an_equal_id_whatever_it_is_called(config: Config) -> None:
-    [one] = Experiment(config()).arms
+    [first] = Experiment(config()).arms
     [same] = Experiment(config({"name": "other", "tags": ["x"]})).arms
     [other] = Experiment(config({"seed": 7})).arms
-    assert one.id == same.id
-    assert one.id != other.id
+    assert first.id == same.id
+    assert first.id != other.id
 
 
 def test_a_sweep_over_several_runs_is_refused(config: Config) -> None:

@@ -22,7 +22,7 @@ def is_compared(path: Path) -> bool:
 def timeless(path: Path) -> list[str]:
     """The lines of a JSONL file in alphabetical order, each once, without durations."""
     lines = path.read_bytes().split(b"\n")  # not splitlines: an answer may hold other ends of lines
-    return sorted({json.dumps(_strip(one)) for line in lines if (one := _read(line)) is not None})
+    return sorted({json.dumps(_strip(record)) for line in lines if (record := _read(line)) is not None})
 
 
 def _read(line: bytes) -> Any:

@@ -173,8 +173,8 @@ def test_stock_mini_swe_agent_works_in_the_sandbox_by_its_import_path_alone(make
         shared = Path(folder)
         for source, target in ((base, "python"), (packages, "packages")):
             shutil.copytree(source, shared / target, symlinks=True, copy_function=link, ignore=leave_out)
-        found = f"LD_LIBRARY_PATH={shared}/python/lib PYTHONPATH={shared}/packages"
-        run = f'{found} exec {shared}/python/bin/python3 -m minisweagent.run.mini "$@"'
+        variables = f"LD_LIBRARY_PATH={shared}/python/lib PYTHONPATH={shared}/packages"
+        run = f'{variables} exec {shared}/python/bin/python3 -m minisweagent.run.mini "$@"'
         for name, command in {"uv": "true", "mini-swe-agent": run}.items():
             (shared / name).write_text(f"#!/bin/sh\n{command}\n", encoding="utf-8")
             (shared / name).chmod(0o755)

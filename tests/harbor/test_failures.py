@@ -109,13 +109,13 @@ def test_an_agent_that_never_asks_is_a_failure(run: Run) -> None:
 
 def test_a_model_failure_that_the_agent_swallows_is_a_failure(run: Run) -> None:
     class Once:
-        asked = 0
+        calls = 0
 
         async def act(self, messages: Any, *, tools: Any = None) -> Any:
             from evsys_sdk.rollouts.rollout import Turn
 
-            self.asked += 1
-            if self.asked > 1:
+            self.calls += 1
+            if self.calls > 1:
                 raise ConnectionError("gone")
             return Turn({"role": "assistant", "content": "yes"})
 

@@ -88,7 +88,7 @@ def scored_by(engine: str, folder: Path) -> tuple[dict[str, float], list[tuple[A
     [journal] = (result.path / "r" / "benchmarks").rglob("*.jsonl")
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     attempts = [line for line in lines if "task_id" in line]
-    rewards = sorted((one["task_id"], one["sample"], one["reward"]) for one in attempts)
+    rewards = sorted((attempt["task_id"], attempt["sample"], attempt["reward"]) for attempt in attempts)
     return {name: value for name, value in run.metrics.items() if name.startswith("test/")}, rewards
 
 

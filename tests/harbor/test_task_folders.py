@@ -41,8 +41,8 @@ def test_a_task_may_need_the_processes_of_the_agent(make_folder: Make, in_sandbo
     )
     leave = say.shell("nohup sleep 7654 >/dev/null 2>&1 &")
     ended = in_sandbox(make_folder(test=test), say.scripted(leave, "done"))
-    kept = make_folder(test=test, toml="[metadata]\nkeep_processes = true\n", name="kept")
-    assert (ended.reward, in_sandbox(kept, say.scripted(leave, "done")).reward) == (0.0, 1.0)
+    folder = make_folder(test=test, toml="[metadata]\nkeep_processes = true\n", name="kept")
+    assert (ended.reward, in_sandbox(folder, say.scripted(leave, "done")).reward) == (0.0, 1.0)
 
 
 def rewards(text: str) -> str:

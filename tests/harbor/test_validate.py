@@ -38,8 +38,8 @@ def test_a_task_that_needs_a_container_is_refused_with_bwrap(
     make_folder: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_folder(dockerfile="FROM debian\n").metadata["task_dir"]
-    said = validate(tmp_path, folder, "engine: harbor, environment: { kind: bwrap }", capsys)
-    assert "needs a container (Dockerfile), which environment 'bwrap' cannot build" in said
+    report = validate(tmp_path, folder, "engine: harbor, environment: { kind: bwrap }", capsys)
+    assert "needs a container (Dockerfile), which environment 'bwrap' cannot build" in report
 
 
 def test_a_folder_that_leads_out_of_itself_is_refused(
@@ -47,8 +47,8 @@ def test_a_folder_that_leads_out_of_itself_is_refused(
 ) -> None:
     folder = Path(make_folder().metadata["task_dir"])
     (folder / "tests" / "more").symlink_to("/etc")
-    said = validate(tmp_path, folder, "engine: harbor, environment: { kind: bwrap }", capsys)
-    assert "more: is a symbolic link to a place outside" in said
+    report = validate(tmp_path, folder, "engine: harbor, environment: { kind: bwrap }", capsys)
+    assert "more: is a symbolic link to a place outside" in report
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_tests_that_cannot_be_judged_are_refused(
     verifier = {"kind": "in_process", "fn_name": "python_tests", "expected": [test]}
     row = {"task_id": "one", "instruction": "write it", "verifier": verifier}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    said = validate(tmp_path, tmp_path / "tasks.jsonl", "environment: { kind: bwrap }", capsys)
-    assert "task 'one'" in said
-    assert reason in said
+    report = validate(tmp_path, tmp_path / "tasks.jsonl", "environment: { kind: bwrap }", capsys)
+    assert "task 'one'" in report
+    assert reason in report

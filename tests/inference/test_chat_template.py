@@ -38,9 +38,9 @@ class CharacterTokenizer:
         assert "\ufffe" not in text
         tokens: list[int] = [] if not add_special_tokens or not hasattr(self, "eos_token_id") else [-1]
         while text:
-            found = next((known for known in self.texts if text.startswith(known)), text[0])
-            tokens.append(0x110000 + self.texts.index(found) if found in self.texts else ord(found))
-            text = text[len(found) :]
+            prefix = next((known for known in self.texts if text.startswith(known)), text[0])
+            tokens.append(0x110000 + self.texts.index(prefix) if prefix in self.texts else ord(prefix))
+            text = text[len(prefix) :]
         return tokens
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -254,13 +254,17 @@ def test_separate_reasoning_is_what_the_model_thinks() -> None:
 
 def writes_field(messages: Conversation, generate: bool) -> str:
     """As gpt-oss: thinking is read from its own field only."""
-    turns = [f"<|{one['role']}|>[{one.get('reasoning_content', '')}]{one['content']}</s>" for one in messages]
+    turns = [
+        f"<|{message['role']}|>[{message.get('reasoning_content', '')}]{message['content']}</s>" for message in messages
+    ]
     return "".join(turns) + "<|assistant|>" * generate
 
 
 def ignores_field(messages: Conversation, generate: bool) -> str:
     """As Llama 3: a field that it does not know is dropped."""
-    return "".join(f"<|{one['role']}|>{one['content']}</s>" for one in messages) + "<|assistant|>" * generate
+    return (
+        "".join(f"<|{message['role']}|>{message['content']}</s>" for message in messages) + "<|assistant|>" * generate
+    )
 
 
 @pytest.mark.parametrize(
@@ -269,9 +273,10 @@ def ignores_field(messages: Conversation, generate: bool) -> str:
 def test_thinking_reaches_a_template_in_the_form_that_it_reads(template: Any, said: str) -> None:
     tokenizer = CharacterTokenizer(template)
     for answer in ({"content": "b", "reasoning_content": "hm"}, {"content": "<think>\nhm\n</think>\n\nb"}):
-        [one] = get_renderer(tokenizer).render([{"role": "user", "content": "a"}, {"role": "assistant", **answer}])
+        [first] = get_renderer(tokenizer).render([{"role": "user", "content": "a"}, {"role": "assistant", **answer}])
         assert (
-            tokenizer.decode([token for token, weight in zip(one.tokens, one.weights, strict=True) if weight]) == said
+            tokenizer.decode([token for token, weight in zip(first.tokens, first.weights, strict=True) if weight])
+            == said
         )
 
 
@@ -371,10 +376,10 @@ def test_tool_calls_that_the_template_would_drop_are_refused() -> None:
 
 
 def test_the_template_sees_tool_calls_with_objects_and_tool_messages_as_they_came() -> None:
-    seen: list[Conversation] = []
+    conversations_seen: list[Conversation] = []
 
     def template(messages: Conversation, generate: bool) -> str:
-        seen.append(messages)
+        conversations_seen.append(messages)
         return chatml(messages, generate)
 
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
@@ -385,7 +390,7 @@ def test_the_template_sees_tool_calls_with_objects_and_tool_messages_as_they_cam
         {"role": "assistant", "content": "seven"},
     ]
     get_renderer(CharacterTokenizer(template)).render(conversation)
-    whole = next(messages for messages in seen if len(messages) == 4 and messages[0]["content"] == "S")
+    whole = next(messages for messages in conversations_seen if len(messages) == 4 and messages[0]["content"] == "S")
     assert whole[0] == {"role": "system", "content": "S"}
     function = {"name": "f", "arguments": {"x": 1}}
     assert whole[1] == {"role": "assistant", "content": "", "tool_calls": [{**call, "function": function}]}
@@ -489,11 +494,11 @@ OPENING = {"bracketed": " "}
 @st.composite
 def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
     """An optional system message, then questions (or tool results) and answers, ending anywhere after an answer."""
-    found = [{"role": "system", "content": draw(TEXT)}] if draw(st.booleans()) else []
+    messages = [{"role": "system", "content": draw(TEXT)}] if draw(st.booleans()) else []
     for _ in range(draw(st.integers(1, 3))):
-        found.append({"role": draw(st.sampled_from(["user", "tool"])), "content": draw(TEXT)})
-        found.append({"role": "assistant", "content": draw(TEXT)})
-    return found + ([{"role": "user", "content": draw(TEXT)}] if draw(st.booleans()) else [])
+        messages.append({"role": draw(st.sampled_from(["user", "tool"])), "content": draw(TEXT)})
+        messages.append({"role": "assistant", "content": draw(TEXT)})
+    return messages + ([{"role": "user", "content": draw(TEXT)}] if draw(st.booleans()) else [])
 
 
 def completions(sequences: list[Rendered]) -> Iterator[tuple[list[int], list[int]]]:
@@ -512,9 +517,9 @@ def test_training_sees_what_sampling_sees(kind: str, conversation: list[dict[str
     tokenizer = TOKENIZERS[kind]()
     renderer = get_renderer(tokenizer)
     turns = [index for index, message in enumerate(conversation) if message["role"] == "assistant"]
-    found = list(completions(renderer.render(conversation)))
-    assert len(found) == len(turns)
-    for index, (before, said) in zip(turns, found, strict=True):
+    items = list(completions(renderer.render(conversation)))
+    assert len(items) == len(turns)
+    for index, (before, said) in zip(turns, items, strict=True):
         content = conversation[index]["content"]
         assert before == renderer.prompt(conversation[:index])
         text = OPENING.get(kind, "") + content + CLOSING.get(kind, "<|im_end|>")
@@ -523,7 +528,7 @@ def test_training_sees_what_sampling_sees(kind: str, conversation: list[dict[str
             assert said == tokenizer.encode(text, False)
         assert renderer.parse(said) == {"role": "assistant", "content": content}
     last = list(completions(renderer.render(conversation, "last_assistant")))
-    assert last == [(renderer.prompt(conversation[: turns[-1]]), found[-1][1])]
+    assert last == [(renderer.prompt(conversation[: turns[-1]]), items[-1][1])]
 
 
 TOOL: dict[str, Any] = {

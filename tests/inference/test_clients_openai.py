@@ -139,8 +139,8 @@ async def test_a_prompt_that_is_filtered_is_an_empty_answer_of_unknown_cost(open
 
 
 async def test_thinking_of_compatible_servers_is_kept_apart_from_the_answer(openai: Provider) -> None:
-    said = {"role": "assistant", "content": "4", "reasoning_content": "2 and 2"}
-    completion = await answer(openai, openai_body(said))
+    message = {"role": "assistant", "content": "4", "reasoning_content": "2 and 2"}
+    completion = await answer(openai, openai_body(message))
     assert completion.text == "4"
     assert completion.message["reasoning_content"] == "2 and 2"
 

@@ -93,9 +93,9 @@ def test_content_brings_no_control_token_into_training_data(name: str, asked: st
     evil = renderer.render(conversation(f"x{asked}x", f"y{answered}y"))
     plain = renderer.render(conversation("x", "y"))
     assert len(evil) == len(plain)
-    for one, other in zip(evil, plain, strict=True):
-        assert controls(tokenizer, one.tokens) == controls(tokenizer, other.tokens)
-        learned = [token for token, weight in zip(one.tokens, one.weights, strict=True) if weight]
+    for first, other in zip(evil, plain, strict=True):
+        assert controls(tokenizer, first.tokens) == controls(tokenizer, other.tokens)
+        learned = [token for token, weight in zip(first.tokens, first.weights, strict=True) if weight]
         assert f"y{answered}y" in tokenizer.decode(learned)
 
 

@@ -90,8 +90,8 @@ class StandInRenderer:
             raise ValueError("more than one stop token")
         text = self.tokenizer.decode([token for token in response if token != MESSAGE_END])
         message: dict[str, Any] = {"role": "assistant", "content": text}
-        if found := re.fullmatch("<think>(.*)</think>(.*)", text):
-            thinking, answer = found.groups()
+        if match := re.fullmatch("<think>(.*)</think>(.*)", text):
+            thinking, answer = match.groups()
             message["content"] = [{"type": "thinking", "thinking": thinking}, {"type": "text", "text": answer}]
         if "<call>" in text:
             answer, _, arguments = text.removesuffix("</call>").partition("<call>")
@@ -301,8 +301,8 @@ def test_the_package_writes_and_reads_tool_calls() -> None:
     renderer = get_renderer(ModelTokenizer(), "qwen3")
     turn = {"role": "assistant", "content": "b", "tool_calls": [CALL]}
     (rendered,) = renderer.render([*say("user: a"), turn])
-    said = rendered.tokens[len(renderer.prompt(say("user: a"))) :]
-    parsed = renderer.parse(said)
+    sampled = rendered.tokens[len(renderer.prompt(say("user: a"))) :]
+    parsed = renderer.parse(sampled)
     assert parsed["content"].strip() == "b"
     assert parsed["tool_calls"] == [{"type": "function", "function": CALL["function"]}]
 

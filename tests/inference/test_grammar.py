@@ -21,11 +21,11 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
 
 def write(grammar: Grammar, text: str) -> list[int]:
     """The tokens that may follow a text; fails where one of its tokens is not allowed."""
-    found = grammar()
+    built = grammar()
     for at, token in enumerate(TOKENIZER.encode(text)):
-        assert token in found.allowed(), f"{text[:at]!r} cannot go on with {text[at]!r}"
-        found.accept(token)
-    return [int(token) for token in found.allowed()]
+        assert token in built.allowed(), f"{text[:at]!r} cannot go on with {text[at]!r}"
+        built.accept(token)
+    return [int(token) for token in built.allowed()]
 
 
 def test_json_of_a_schema_ends_with_the_end_of_a_turn() -> None:

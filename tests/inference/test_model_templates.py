@@ -93,7 +93,7 @@ def load(name: str) -> Any:
 
 def native(tokenizer: Any, messages: list[dict[str, Any]], tools: list[Any], *, ask: bool = False, **more: Any) -> Any:
     """What the model's own template writes; it is given arguments as mappings."""
-    given = [
+    messages_with_objects = [
         {**message, "tool_calls": [call(at, json.loads(one["function"]["arguments"])["city"], as_text=False)
                                    for at, one in enumerate(message["tool_calls"], 1)]}
         if message.get("tool_calls")
@@ -101,7 +101,9 @@ def native(tokenizer: Any, messages: list[dict[str, Any]], tools: list[Any], *, 
         for message in messages
     ]  # fmt: skip
     kwargs = {"tools": tools} if tools else {}
-    return tokenizer.apply_chat_template(given, add_generation_prompt=ask, **{"tokenize": False, **more}, **kwargs)
+    return tokenizer.apply_chat_template(
+        messages_with_objects, add_generation_prompt=ask, **{"tokenize": False, **more}, **kwargs
+    )
 
 
 def text(tokenizer: Any, tokens: list[int]) -> str:
@@ -131,10 +133,10 @@ def test_training_rollouts_and_serving_write_what_the_template_writes(name: str,
     ]
     expected: list[str] = []
     for at in turns:
-        asked = native(tokenizer, messages[:at], [TOOL], ask=True)
+        prompt = native(tokenizer, messages[:at], [TOOL], ask=True)
         said = native(tokenizer, messages[: at + 1], [TOOL])
-        if said.startswith(asked):
-            expected.append(said[len(asked) :].rstrip().lstrip(" "))
+        if said.startswith(prompt):
+            expected.append(said[len(prompt) :].rstrip().lstrip(" "))
     assert [part.lstrip(" ") for part in supervised] in (expected, ["".join(expected)])
 
     # Prompts of rollouts and of the server are the same tokens, and those of the template.
@@ -156,8 +158,8 @@ def test_thinking_is_the_same_in_training_rollouts_and_serving(name: str) -> Non
     tokenizer = load(name)
     renderer, inline = get_renderer(tokenizer), CASES["thinking"]
     split = [
-        {**one, "reasoning_content": said[0], "content": said[1]}
-        if one["role"] == "assistant" and (said := split_thinking(one["content"]))
+        {**one, "reasoning_content": parts[0], "content": parts[1]}
+        if one["role"] == "assistant" and (parts := split_thinking(one["content"]))
         else one
         for one in inline
     ]
@@ -180,12 +182,12 @@ def test_thinking_is_the_same_in_training_rollouts_and_serving(name: str) -> Non
     for path, kind in CHAT_EXCHANGES.items():
         key = "input" if path == "/v1/responses" else "messages"
         answer = kind.read({"model": "m", key: [USER]}).answer([reply], 1)
-        given = (
+        messages = (
             answer.get("output")
             or [one["message"] for one in answer.get("choices", ())]
             or [{"role": "assistant", "content": answer["content"]}]
         )
-        query = kind.read({"model": "m", key: [USER, *given, inline[2]]}).query
+        query = kind.read({"model": "m", key: [USER, *messages, inline[2]]}).query
         assert renderer.prompt(query.messages) == renderer.prompt(inline[:3])
         assert text(tokenizer, renderer.prompt(query.messages)) == native(tokenizer, inline[:3], [], ask=True)
         continued = buffer.prompt(query.messages)
@@ -200,11 +202,11 @@ def test_calls_are_read_by_the_parser_that_vllm_uses_for_the_model(name: str, tm
     load(name).save_pretrained(tmp_path)
     assert find_tool_parser(tmp_path) == WITH_TOOLS[name]  # exports carry it
     for case in ("single call", "parallel calls")[: 1 if name == "llama3_2" else 2]:
-        [one] = renderer.render(CASES[case], "all_assistant", [TOOL])
-        sampled = [token for token, weight in zip(one.tokens, one.weights, strict=True) if weight]
-        found = [made["function"] for made in renderer.parse(sampled, [TOOL])["tool_calls"]]
-        wanted = [json.loads(made["function"]["arguments"]) for made in CASES[case][-1]["tool_calls"]]
-        assert found == [{"name": "get_weather", "arguments": arguments} for arguments in wanted]
+        [first] = renderer.render(CASES[case], "all_assistant", [TOOL])
+        sampled = [token for token, weight in zip(first.tokens, first.weights, strict=True) if weight]
+        functions = [made["function"] for made in renderer.parse(sampled, [TOOL])["tool_calls"]]
+        expected = [json.loads(made["function"]["arguments"]) for made in CASES[case][-1]["tool_calls"]]
+        assert functions == [{"name": "get_weather", "arguments": arguments} for arguments in expected]
 
 
 SCHEMAS: dict[str, Any] = {
@@ -234,21 +236,21 @@ def test_unusual_schemas_and_arguments_are_written_as_the_template_does_and_read
         assert text(tokenizer, renderer.prompt([USER], tools)) == native(tokenizer, [USER], tools, ask=True)
     for arguments in ARGUMENTS:
         call = {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
-        [one] = renderer.render([USER, {"role": "assistant", "content": None, "tool_calls": [call]}], tools=[TOOL])
-        sampled = [token for token, weight in zip(one.tokens, one.weights, strict=True) if weight]
-        [made] = renderer.parse(sampled, [TOOL])["tool_calls"]
-        assert made["function"]["arguments"] == arguments
+        [first] = renderer.render([USER, {"role": "assistant", "content": None, "tool_calls": [call]}], tools=[TOOL])
+        sampled = [token for token, weight in zip(first.tokens, first.weights, strict=True) if weight]
+        [parsed_call] = renderer.parse(sampled, [TOOL])["tool_calls"]
+        assert parsed_call["function"]["arguments"] == arguments
 
 
 @pytest.mark.parametrize("name", [*WITH_TOOLS, *WITHOUT_TOOLS])
 def test_unusual_conversations_are_those_of_the_template_or_refused_as_it_refuses_them(name: str) -> None:
     tokenizer = load(name)
-    renderer, said = get_renderer(tokenizer), {"role": "assistant", "content": "Sunny."}
+    renderer, answer = get_renderer(tokenizer), {"role": "assistant", "content": "Sunny."}
     parts = [{"type": "text", "text": "18"}, {"type": "text", "text": " C"}]
     conversations: list[list[dict[str, Any]]] = [
-        [USER, said, {"role": "system", "content": "Now in French."}, USER],
+        [USER, answer, {"role": "system", "content": "Now in French."}, USER],
         [USER, USER],
-        [USER, said, said, USER],
+        [USER, answer, answer, USER],
         [USER, {"role": "assistant", "content": ""}, USER],
     ]
     for messages in conversations:
@@ -270,16 +272,16 @@ def test_a_rollout_of_several_turns_is_one_sequence(name: str) -> None:
     tokenizer = load(name)
     renderer = get_renderer(tokenizer)
     tools = [TOOL] if name in WITH_TOOLS else []
-    buffer, messages, seen = TokenBuffer(renderer), [USER], list[int]()
+    buffer, messages, tokens = TokenBuffer(renderer), [USER], list[int]()
     for turn in range(6):
         prompt = buffer.prompt(messages, tools)
-        assert prompt.tokens[: len(seen)] == seen
+        assert prompt.tokens[: len(tokens)] == tokens
         answer = CALLS if tools and turn % 2 == 0 else {"role": "assistant", "content": f"Answer {turn}."}
-        [*_, one] = renderer.render([*messages, answer], "last_assistant", tools)
-        sampled = [token for token, weight in zip(one.tokens, one.weights, strict=True) if weight]
+        [*_, first] = renderer.render([*messages, answer], "last_assistant", tools)
+        sampled = [token for token, weight in zip(first.tokens, first.weights, strict=True) if weight]
         message = renderer.parse(sampled, tools)
         buffer.add(messages, tools, message, prompt, sampled)
-        seen = [*prompt.tokens, *sampled]
+        tokens = [*prompt.tokens, *sampled]
         calls = message.get("tool_calls")
         following = {**RESULT, "tool_call_id": calls[0]["id"]} if calls else {**USER, "content": f"next {turn}"}
         messages = [*messages, message, following]
@@ -291,8 +293,8 @@ def test_a_template_without_tools_is_refused_or_gets_our_listing(name: str) -> N
     with pytest.raises(DataError, match="does not write tools"):
         get_renderer(tokenizer).render(CASES["definitions"], "all_assistant", [TOOL])
     listed = get_renderer(tokenizer, "chat_template+hermes")
-    [one] = listed.render(CASES["single call"], "all_assistant", [TOOL])
-    assert '"get_weather"' in text(tokenizer, one.tokens)
+    [first] = listed.render(CASES["single call"], "all_assistant", [TOOL])
+    assert '"get_weather"' in text(tokenizer, first.tokens)
     assert listed.tool_parser == "hermes"
     for case in ("definitions", "thinking"):  # without tools it is the template's text
         rendered = get_renderer(tokenizer).render(CASES[case])

@@ -75,7 +75,7 @@ def read(path: str, **fields: Any) -> Exchange[ChatQuery]:
 
 
 def data(events: list[bytes]) -> list[Any]:
-    texts = [one.partition(b"data: ")[2].strip() for one in events]
+    texts = [event.partition(b"data: ")[2].strip() for event in events]
     return [json.loads(text) for text in texts if text != b"[DONE]"]
 
 
@@ -121,14 +121,14 @@ def test_a_stream_tells_what_the_whole_answer_tells() -> None:
     reply = Reply("Wait.", "tool_calls", 7, [CALL])
     exchange = read(RESPONSES, **ASKED[RESPONSES])
     events = data(exchange.replay([reply], 5))
-    assert [one["sequence_number"] for one in events] == list(range(len(events)))
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
     last = events[-1]
     assert last["type"] == "response.completed"
-    assert [one["type"] for one in last["response"]["output"]] == ["message", "function_call"]
-    deltas = [one["delta"] for one in events if one["type"].endswith(".delta")]
+    assert [item["type"] for item in last["response"]["output"]] == ["message", "function_call"]
+    deltas = [event["delta"] for event in events if event["type"].endswith(".delta")]
     assert deltas == ["Wait.", CALL.arguments]
 
-    kinds = [one["type"] for one in data(read(MESSAGES, **ASKED[MESSAGES]).replay([reply], 5))]
+    kinds = [datum["type"] for datum in data(read(MESSAGES, **ASKED[MESSAGES]).replay([reply], 5))]
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
     assert kinds == ["message_start", "ping", *block, *block, "message_delta", "message_stop"]
 
@@ -150,11 +150,11 @@ def test_thinking_comes_back_as_it_was_sent(path: str) -> None:
     fields: dict[str, Any] = {}
     if path == MESSAGES:
         content = read(path, messages=[user]).answer([reply], 5)["content"]
-        assert [one["type"] for one in content] == ["thinking", "text"]
+        assert [block["type"] for block in content] == ["thinking", "text"]
         fields = {"messages": [user, {"role": "assistant", "content": content}, user]}
     if path == RESPONSES:
         output = read(path, input=[user]).answer([reply], 5)["output"]
-        assert [one["type"] for one in output] == ["reasoning", "message"]
+        assert [item["type"] for item in output] == ["reasoning", "message"]
         fields = {"input": [user, *output, user]}
     if path == CHAT:
         message = read(path, messages=[user]).answer([reply], 5)["choices"][0]["message"]
@@ -175,23 +175,25 @@ def test_a_stream_that_grows_says_what_the_whole_answer_says(calls: list[Functio
             events += exchange.grow(0, whole[:size])
         events = data([*events, *exchange.close(0, reply), *exchange.finish(5, 7)])
         if path == CHAT:
-            deltas = [one["choices"][0]["delta"] for one in events]
-            thinking = "".join(one.get("reasoning_content", "") for one in deltas)
-            text = "".join(one.get("content", "") for one in deltas)
-            assert sum("content" in one for one in deltas) > 10
+            deltas = [event["choices"][0]["delta"] for event in events]
+            thinking = "".join(delta.get("reasoning_content", "") for delta in deltas)
+            text = "".join(delta.get("content", "") for delta in deltas)
+            assert sum("content" in delta for delta in deltas) > 10
         elif path == MESSAGES:
-            deltas = [one["delta"] for one in events if one["type"] == "content_block_delta"]
-            thinking = "".join(one.get("thinking", "") for one in deltas)
-            text = "".join(one.get("text", "") for one in deltas)
-            starts = [one["content_block"]["type"] for one in events if one["type"] == "content_block_start"]
+            deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+            thinking = "".join(delta.get("thinking", "") for delta in deltas)
+            text = "".join(delta.get("text", "") for delta in deltas)
+            starts = [event["content_block"]["type"] for event in events if event["type"] == "content_block_start"]
             assert starts == ["thinking", "text", *("tool_use" for _ in calls)]
-            assert [one["index"] for one in events if one["type"] == "content_block_stop"] == list(range(len(starts)))
+            assert [event["index"] for event in events if event["type"] == "content_block_stop"] == list(
+                range(len(starts))
+            )
         else:
-            thinking = "".join(one["delta"] for one in events if one["type"] == "response.reasoning_text.delta")
-            text = "".join(one["delta"] for one in events if one["type"] == "response.output_text.delta")
-            output = [{**one, "id": ""} for one in events[-1]["response"]["output"]]
-            assert output == [{**one, "id": ""} for one in read(path, **fields).answer([reply], 5)["output"]]
-            done = [one["output_index"] for one in events if one["type"] == "response.output_item.done"]
+            thinking = "".join(event["delta"] for event in events if event["type"] == "response.reasoning_text.delta")
+            text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+            output = [{**item, "id": ""} for item in events[-1]["response"]["output"]]
+            assert output == [{**item, "id": ""} for item in read(path, **fields).answer([reply], 5)["output"]]
+            done = [event["output_index"] for event in events if event["type"] == "response.output_item.done"]
             assert done == list(range(len(output)))
         assert (thinking, text) == (reply.thinking, reply.text)
 

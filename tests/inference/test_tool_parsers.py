@@ -24,9 +24,9 @@ WRITTEN = {
 
 @pytest.mark.parametrize("family", WRITTEN)
 def test_the_parser_of_a_family_is_found_by_what_its_template_writes(family: str) -> None:
-    found = find_parser(WRITTEN[family] + "<|eot_id|>", "look", {"city": "Paris"})
-    assert found is PARSERS[family]
-    content, [call] = found.parse(WRITTEN[family])
+    parser = find_parser(WRITTEN[family] + "<|eot_id|>", "look", {"city": "Paris"})
+    assert parser is PARSERS[family]
+    content, [call] = parser.parse(WRITTEN[family])
     assert (content, call.name, call.arguments) == ("", "look", {"city": "Paris"})
 
 

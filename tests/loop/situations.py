@@ -66,7 +66,7 @@ class World:
         return kind.format(f"{self.chance.choice(NAMES)}{self.chance.randrange(1000)}")
 
     def wrong(self, kind: str) -> str:
-        return self.chance.choice([one for one in ANSWERS if one != self.right[kind]])
+        return self.chance.choice([answer for answer in ANSWERS if answer != self.right[kind]])
 
     def tell(self, kind: str, answer: str, good: bool | None) -> Line:
         """One conversation, the next in time."""
@@ -254,9 +254,9 @@ class Bench:
         try:
             world = World.of(seed)
             _import([world.usual(world.chance.choice(world.kinds[:2])) for _ in range(120)])
-            made = seal_round("support", min_reward=0.5)
+            sealed_round = seal_round("support", min_reward=0.5)
             with _open(home / "live") as live:
-                live_state = _train(live, list(Workspace().pull_dataset(id=made.dataset).rows()), home)
+                live_state = _train(live, list(Workspace().pull_dataset(id=sealed_round.dataset).rows()), home)
             for family, count in per_family.items():
                 for number in range(count):
                     yield self._judge(home, live_state, family, seed, number)
@@ -283,10 +283,10 @@ class Bench:
             client.load_state(live_state, with_optimizer=False).result()
             score = _score(client, tasks)
             try:
-                made = seal_round("support", min_reward=0.5, aside=decision.aside)
+                sealed_round = seal_round("support", min_reward=0.5, aside=decision.aside)
             except DataError:  # too little to hold anything out: there is nothing to learn
                 return Judged(family, seed, decision, score, score)
-            _train(client, list(Workspace().pull_dataset(id=made.dataset).rows()), place)
+            _train(client, list(Workspace().pull_dataset(id=sealed_round.dataset).rows()), place)
             return Judged(family, seed, decision, score, _score(client, tasks))
 
 
@@ -340,8 +340,8 @@ def _score(client: TrainingClient, tasks: Sequence[tuple[str, str]]) -> float:
 
     async def answer_all() -> list[bool]:
         turns = await asyncio.gather(*(policy.act([{"role": "user", "content": asked}]) for asked, _ in tasks))
-        said = [str(turn.message["content"]).strip() for turn in turns]
-        return [text == right for text, (_, right) in zip(said, tasks, strict=True)]
+        texts = [str(turn.message["content"]).strip() for turn in turns]
+        return [text == right for text, (_, right) in zip(texts, tasks, strict=True)]
 
-    answered = asyncio.run(answer_all())
-    return sum(answered) / len(answered)
+    result = asyncio.run(answer_all())
+    return sum(result) / len(result)

@@ -131,9 +131,9 @@ def test_what_people_disagree_about_is_looked_at_first(learned: Path, still_like
     add(trace(2000 + n, f"which colour has flag number {n} today", "red") for n in range(60))
     decision = decide(SYSTEM)
     assert decision.learn  # something else is to be learned, and what is disputed is left out
-    made = seal_round("support", aside=decision.aside)
-    assert made.left_out["people disagree about it"] == 70 + still_liked
-    assert learned_answers(made.dataset) == {"sure", "red"}
+    sealed_round = seal_round("support", aside=decision.aside)
+    assert sealed_round.left_out["people disagree about it"] == 70 + still_liked
+    assert learned_answers(sealed_round.dataset) == {"sure", "red"}
     assert decide(SYSTEM).new == 0
 
 
@@ -144,9 +144,9 @@ def learned_answers(dataset: str) -> set[str]:
 def test_a_settled_answer_that_fails_now_is_a_changed_world(learned: Path) -> None:
     add(usual(n, feedback="down") if n % 2 else usual(n, "never") for n in range(100))
     assert decide(SYSTEM).learn
-    made = seal_round("support", min_reward=0.5)
-    assert made.left_out["an answer that is no longer found good"] == 80
-    assert learned_answers(made.dataset) == {"never"}
+    sealed_round = seal_round("support", min_reward=0.5)
+    assert sealed_round.left_out["an answer that is no longer found good"] == 80
+    assert learned_answers(sealed_round.dataset) == {"never"}
     add(usual(200 + n, "never") for n in range(50))
     assert learned_answers(seal_round("support", min_reward=0.5).dataset) == {"never"}
 
@@ -208,8 +208,8 @@ def ask(says: str, why: Iterable[dict[str, Any]]) -> LearnDecision:
     Adviser.closed = 0
     register_inference("adviser")(Adviser)
     add(why)
-    given = SYSTEM.decide.model_copy(update={"opinion": InferenceSpec(kind="adviser", params={"says": says})})
-    return decide(SYSTEM.model_copy(update={"decide": given}))
+    settings = SYSTEM.decide.model_copy(update={"opinion": InferenceSpec(kind="adviser", params={"says": says})})
+    return decide(SYSTEM.model_copy(update={"decide": settings}))
 
 
 def strange() -> Iterator[dict[str, Any]]:
@@ -223,10 +223,10 @@ def test_a_model_can_turn_a_yes_into_a_no_and_is_asked_once(learned: Path) -> No
         assert not decision.learn
         assert decision.why[-1].text == "adviser objects: Red is not the colour of any flag."
     assert Adviser.asked == []  # the second time
-    [kept] = (learned / ".evsys/loop/support/opinions.jsonl").read_text("utf-8").splitlines()
-    assert json.loads(kept)["answer"] == answer
-    assert "novelty" in json.loads(kept)["question"]
-    assert "bob@example.com" not in kept
+    [stored] = (learned / ".evsys/loop/support/opinions.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(stored)["answer"] == answer
+    assert "novelty" in json.loads(stored)["question"]
+    assert "bob@example.com" not in stored
 
 
 @pytest.mark.parametrize(

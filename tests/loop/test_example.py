@@ -45,7 +45,7 @@ def test_both_periods_are_learned(rehearsal: Path, capsys: pytest.CaptureFixture
     for period in (1, 2):
         make_traces(period)
         assert main(["loop", SYSTEM]) == 0
-    told = capsys.readouterr().out
-    assert "round 1   scaffold   round-1.yaml, from the base model." in told
-    assert "round 2   decide     yes" in told
-    assert "round 2   experiment router-round-2: completed." in told
+    out = capsys.readouterr().out
+    assert "round 1   scaffold   round-1.yaml, from the base model." in out
+    assert "round 2   decide     yes" in out
+    assert "round 2   experiment router-round-2: completed." in out

@@ -66,8 +66,8 @@ async def test_feedback_about_an_answer_is_its_reward_and_says_where_it_came_fro
         assert (answer.status_code, answer.json()["state"], answer.json()["late"]) == (200, "added", False)
     [trace] = served()
     assert trace["reward"] == 0.75
-    [said] = trace["feedback"]
-    assert (said["name"], said["value"], said["scale"], said["via"]) == ("stars", 4, [1, 5], "server")
+    [entry] = trace["feedback"]
+    assert (entry["name"], entry["value"], entry["scale"], entry["via"]) == ("stars", 4, [1, 5], "server")
     assert "bob@example.com" not in (project / ".evsys/traces/served/feedback.jsonl").read_text("utf-8")
 
 
@@ -164,7 +164,7 @@ async def test_many_say_something_at_once(project: Path) -> None:
 
 def test_a_file_of_feedback_is_joined_to_traces_of_any_producer(project: Path, write: Callable[..., Path]) -> None:
     import_traces("support", [write("log.jsonl", *(chat(number, "q?", "a", feedback="up") for number in range(3)))])
-    said = write(
+    text = write(
         "said.jsonl",
         {"id": "c0", "score": 0.0},
         {"response_id": "c1", "value": "down", "name": "thumbs"},
@@ -172,10 +172,10 @@ def test_a_file_of_feedback_is_joined_to_traces_of_any_producer(project: Path, w
         {"response_id": "c2"},
         "not json",
     )
-    report = import_feedback("support", [said])
+    report = import_feedback("support", [text])
     assert (report.added, report.unknown, report.bad) == (2, ["nobody"], 2)
     assert [one["reward"] for one in TraceStore("support").read()] == [0.0, 0.5, 1.0], "the same name says it anew"
-    again = import_feedback("support", [said])
+    again = import_feedback("support", [text])
     assert (again.added, again.known) == (0, 2)
 
 
@@ -183,17 +183,17 @@ def test_feedback_that_comes_late_is_kept_and_changes_no_round(
     project: Path, write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     import_traces("support", [write("log.jsonl", *(chat(number, f"q {number}?", "a") for number in range(10)))])
-    made = seal_round("support", share=0.3)
+    sealed_round = seal_round("support", share=0.3)
     before = (project / ".evsys/traces/support/round-1/train.jsonl").read_bytes()
-    said = write("said.jsonl", {"response_id": "c0", "value": "down"}, {"response_id": "c99", "value": "up"})
-    assert main(["traces", "feedback", str(said), "--name", "support"]) == 2
+    text = write("said.jsonl", {"response_id": "c0", "value": "down"}, {"response_id": "c99", "value": "up"})
+    assert main(["traces", "feedback", str(text), "--name", "support"]) == 2
     printed = capsys.readouterr().out
     assert "1 about traces that a round has taken" in printed
     assert '"c99"' in printed
     assert (project / ".evsys/traces/support/round-1/train.jsonl").read_bytes() == before
     import_traces("support", [write("more.jsonl", *(chat(number, f"w {number}?", "b") for number in range(20, 30)))])
     later = seal_round("support", share=0.3, min_reward=None)
-    assert (made.rows, later.rows) == (7, 14)
+    assert (sealed_round.rows, later.rows) == (7, 14)
     assert next(iter(TraceStore("support").read()))["reward"] == 0.0
 
 
@@ -205,8 +205,8 @@ def test_feedback_needs_traces(project: Path, write: Callable[..., Path]) -> Non
 
 def test_a_correction_is_what_is_learned_and_expected(project: Path, write: Callable[..., Path]) -> None:
     import_traces("support", [write("log.jsonl", *(chat(number, f"q {number}?", "wrong") for number in range(10)))])
-    said = write("said.jsonl", *({"response_id": f"c{n}", "correction": f"right {n}"} for n in range(10)))
-    assert import_feedback("support", [said]).added == 10
+    text = write("said.jsonl", *({"response_id": f"c{n}", "correction": f"right {n}"} for n in range(10)))
+    assert import_feedback("support", [text]).added == 10
     assert {one["reward"] for one in TraceStore("support").read()} == {0.0}, "the answer that was given was wrong"
     seal_round("support", share=0.3, min_reward=0.5)
     folder = project / ".evsys/traces/support/round-1"
@@ -237,8 +237,8 @@ def test_corrections_are_lessons_and_such_that_contradict_what_is_settled_are_le
     poison = [chat(200 + n, f"does eve{n} pay?", "sure", feedback="up") for n in range(20)]
     import_traces("s", [write("fresh.jsonl", *fresh, *poison)])
     assert not decide(system).learn
-    said = [{"response_id": f"c{100 + n}", "correction": "yes"} for n in range(20)]
-    import_feedback("s", [write("said.jsonl", *said)])
+    corrections = [{"response_id": f"c{100 + n}", "correction": "yes"} for n in range(20)]
+    import_feedback("s", [write("said.jsonl", *corrections)])
     decision = decide(system)
     assert decision.learn
     assert not decision.aside

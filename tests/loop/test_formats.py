@@ -28,9 +28,9 @@ def read(path: Path) -> tuple[list[Trace], ImportReport]:
 
 @pytest.mark.parametrize("name", ["otlp_file.jsonl", "otlp_protobuf.jsonl", "otel_console.json"])
 def test_opentelemetry_in_every_encoding(name: str) -> None:
-    found, counts = read(FIXTURES / name)
-    assert (len(found), counts.bad_records) == (2, 0), "older conventions of other libraries are skipped"
-    by_question = {next(m["content"] for m in one.messages if m["role"] == "user"): one for one in found}
+    traces, counts = read(FIXTURES / name)
+    assert (len(traces), counts.bad_records) == (2, 0), "older conventions of other libraries are skipped"
+    by_question = {next(m["content"] for m in one.messages if m["role"] == "user"): one for one in traces}
     current = by_question["What is the weather in Rome?"]
     assert [m["role"] for m in current.messages] == ["system", "user", "assistant", "tool", "assistant"]
     call = current.messages[2]["tool_calls"][0]
@@ -41,7 +41,7 @@ def test_opentelemetry_in_every_encoding(name: str) -> None:
     assert current.feedback == [Feedback("helpful", 1.0)]
     old = by_question["Say hello."]
     assert [m["role"] for m in old.messages] == ["system", "user", "assistant"]
-    assert all(one.time is not None and one.time > 1.79e9 for one in found)
+    assert all(one.time is not None and one.time > 1.79e9 for one in traces)
 
 
 def test_one_span_has_one_id_however_it_was_encoded() -> None:
@@ -134,11 +134,11 @@ def test_times_in_any_spelling(value: Any, expected: float | None) -> None:
 
 
 def test_feedback_becomes_a_reward_with_its_rule() -> None:
-    given = [Feedback("stars", 4), Feedback("thumb", "down"), Feedback("note", "so so")]
-    reward, told = work_out_reward(given, [RewardRule.parse("stars=1:5"), RewardRule.parse("thumb")])
+    feedback = [Feedback("stars", 4), Feedback("thumb", "down"), Feedback("note", "so so")]
+    reward, lines = work_out_reward(feedback, [RewardRule.parse("stars=1:5"), RewardRule.parse("thumb")])
     assert reward == pytest.approx(0.375)
-    assert told[0] == {"name": "stars", "value": 4, "reward": 0.75, "scale": [1.0, 5.0]}
-    assert told[2]["reward"] is None
+    assert lines[0] == {"name": "stars", "value": 4, "reward": 0.75, "scale": [1.0, 5.0]}
+    assert lines[2]["reward"] is None
     assert work_out_reward([Feedback("x", 7)], ())[0] is None
     for text in ("", "a=1", "a=1:1", "a=x:y"):
         with pytest.raises(BadRecord, match="NAME=LOW:HIGH"):

@@ -49,7 +49,7 @@ def describe() -> dict[str, Any]:
             (one.id, one.source["arm"], {name: sha for name, sha in one.files.items() if name != "README.md"})
             for one in known.all
         ],
-        "rollbacks": [(one.replaced, one.deployment) for one in known.rollbacks],
+        "rollbacks": [(rollback.replaced, rollback.deployment) for rollback in known.rollbacks],
         "judged": [
             (event.part("candidate")["weights_sha256"], event.get("verdict"))
             for event in read_promotions()
@@ -86,8 +86,10 @@ def test_three_rounds_ship_refuse_and_roll_back(project: Path) -> None:
     page = describe_loop(Loop(load_system("system.yaml")))
     assert [one["verdict"] for one in page["rounds"]] == ["pass", "refuse", "pass"]
     assert [check["name"] for check in page["rounds"][1]["checks"] if check["state"] != "ok"] != []
-    assert [(one["replaced"], one["instead"]) for one in page["rollbacks"]] == [("production.2", "production.1")]
-    assert [one["id"] for one in page["deployments"] if one["live"]] == ["production.1"]
+    assert [(rollback["replaced"], rollback["instead"]) for rollback in page["rollbacks"]] == [
+        ("production.2", "production.1")
+    ]
+    assert [deployment["id"] for deployment in page["deployments"] if deployment["live"]] == ["production.1"]
 
 
 @pytest.mark.slow
@@ -126,15 +128,15 @@ async def test_no_request_fails_while_the_loop_ships_and_rolls_back(project: Pat
     write_system(project)
     add_chapter(project, "1-good")
     await asyncio.to_thread(run_loop)
-    seen: dict[str, int] = {}
+    answers_by_model: dict[str, int] = {}
     done = asyncio.Event()
 
     async def use(http: httpx.AsyncClient) -> None:
-        asked = {"model": "production", "messages": [{"role": "user", "content": "may ann steal it?"}], "max_tokens": 8}
+        body = {"model": "production", "messages": [{"role": "user", "content": "may ann steal it?"}], "max_tokens": 8}
         while not done.is_set():
-            answer = await http.post("/v1/chat/completions", json={**asked, "temperature": 0})
+            answer = await http.post("/v1/chat/completions", json={**body, "temperature": 0})
             assert answer.status_code == 200, answer.text
-            seen[answer.json()["model"]] = seen.get(answer.json()["model"], 0) + 1
+            answers_by_model[answer.json()["model"]] = answers_by_model.get(answer.json()["model"], 0) + 1
             await asyncio.sleep(0.01)
 
     async with open_app(project / "state", DeployedModels(), models=("tiny",)) as http:
@@ -145,7 +147,7 @@ async def test_no_request_fails_while_the_loop_ships_and_rolls_back(project: Pat
             await asyncio.sleep(0.2)
         done.set()
         await using
-    assert set(seen) == {"production.1", "production.2"}
+    assert set(answers_by_model) == {"production.1", "production.2"}
 
 
 def write_small(project: Path, **changes: Any) -> None:
@@ -205,9 +207,9 @@ def test_the_page_of_a_loop(project: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["approve", "loop:support"]) == 0
     capsys.readouterr()
     assert main(["loop", "system.yaml", "--status"]) == 0
-    told = capsys.readouterr().out
-    assert "  now     round 1: experiment is next\n" in told
-    assert "  approved    experiment\n" in told
+    out = capsys.readouterr().out
+    assert "  now     round 1: experiment is next\n" in out
+    assert "  approved    experiment\n" in out
     [same] = read_loops()
     assert same == describe_loop(Loop(load_system("system.yaml")))
     Path("gate.yaml").unlink()
@@ -241,8 +243,8 @@ def test_answers_under_a_name_count_for_who_had_it_then(project: Path) -> None:
             log.append(Kind.DEPLOYED, deployment=f"production.{number}", **about, **stage)
         log.append(Kind.STAGED, name="production", deployment="production.2", share=1.0)
     live, known = LiveStore("support"), Deployments.read()
-    found = known.find("production.2")
-    shipped, went_live = found.time or 0.0, known.once_live["production.2"]
+    matches = known.find("production.2")
+    shipped, went_live = matches.time or 0.0, known.once_live["production.2"]
     for number, when in enumerate((shipped, (shipped + went_live) / 2, went_live + 1)):
         live.add([trace(number, f"q {number}", "sure", model="production") | {"time": when}], "openai_chat")
-    assert watch_live(found, "support", Watch()).n == 1
+    assert watch_live(matches, "support", Watch()).n == 1

@@ -73,9 +73,9 @@ def check_run(folder: Path) -> None:
     assert conclusion["verdict"] != "invalid"
     assert "topped by the deadline" in conclusion["summary"]
     results = [json.loads(path.read_text("utf-8")) for path in folder.glob("*/run_result.json")]
-    scored = [one for one in results if "test/test/pass@1" in one["metrics"]]
+    scored = [result for result in results if "test/test/pass@1" in result["metrics"]]
     assert scored
-    assert all(one["artifacts"]["final_checkpoint"] for one in scored)
+    assert all(score["artifacts"]["final_checkpoint"] for score in scored)
 
 
 def check_campaign(project: Path) -> None:

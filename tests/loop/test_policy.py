@@ -14,14 +14,14 @@ def family(name: str, *scores: float, each: float = 5.0, **more: object) -> Fami
 
 def observed(*families: FamilyState, **more: object) -> DecisionInputs:
     left = 100 - sum(one.spent for one in families)
-    seen = DecisionInputs(families, budget=100, left=left, baseline=Point(0.0, 0.2, 0.02), seeds=3)
-    return replace(seen, **more)  # type: ignore[arg-type]
+    inputs = DecisionInputs(families, budget=100, left=left, baseline=Point(0.0, 0.2, 0.02), seeds=3)
+    return replace(inputs, **more)  # type: ignore[arg-type]
 
 
 def test_every_family_gets_a_probe_first() -> None:
-    seen = observed(family("a", 0.9), family("b"), family("c"))
-    made = decide(seen)
-    assert (made.action, made.family, made.amount) == ("probe", "b", 5.0)
+    inputs = observed(family("a", 0.9), family("b"), family("c"))
+    decision = decide(inputs)
+    assert (decision.action, decision.family, decision.amount) == ("probe", "b", 5.0)
     assert decide(observed(family("a", 0.9), family("b", blocked="it failed"), family("c"))).family == "c"
 
 
@@ -34,15 +34,15 @@ def test_a_family_without_a_score_is_probed_again_while_there_is_something_to_ex
 
 
 def test_the_same_observations_and_seed_give_the_same_decision() -> None:
-    seen = observed(family("a", 0.3), family("b", 0.32), family("c", 0.25))
-    assert [decide(seen).to_dict() for _ in range(3)] == [decide(seen).to_dict()] * 3
-    drawn = {decide(replace(seen, seed=seed)).family for seed in range(30)}
+    inputs = observed(family("a", 0.3), family("b", 0.32), family("c", 0.25))
+    assert [decide(inputs).to_dict() for _ in range(3)] == [decide(inputs).to_dict()] * 3
+    drawn = {decide(replace(inputs, seed=seed)).family for seed in range(30)}
     assert len(drawn) > 1, "a seed decides among families that could all be best"
 
 
 def test_a_forecast_knows_less_the_less_was_seen() -> None:
-    seen = observed(family("a", 0.3), family("b", 0.3, 0.38, 0.44, each=4.0))
-    once, often = (forecast(one, seen) for one in seen.families)
+    inputs = observed(family("a", 0.3), family("b", 0.3, 0.38, 0.44, each=4.0))
+    once, often = (forecast(one, inputs) for one in inputs.families)
     assert once.low < once.mean < once.high
     assert often.high - often.low < once.high - once.low
     assert often.mean > 0.4
@@ -57,22 +57,22 @@ def test_a_late_riser_is_preferred_to_an_early_one_that_has_stopped() -> None:
 
 def test_without_a_confirmed_gain_a_family_gets_half_of_the_rest_at_most() -> None:
     flat = family("flat", 0.21, 0.22, 0.2, 0.21, each=5.5)
-    seen = observed(flat, family("other", 0.2, 0.2), confirm_share=0.6, seeds=2)
-    assert not has_gain(flat, seen)
-    assert {decide(replace(seen, seed=seed)).family for seed in range(20)} == {"other"}
+    inputs = observed(flat, family("other", 0.2, 0.2), confirm_share=0.6, seeds=2)
+    assert not has_gain(flat, inputs)
+    assert {decide(replace(inputs, seed=seed)).family for seed in range(20)} == {"other"}
     gained = family("flat", 0.21, 0.22, 0.2, 0.41, each=5.5)
-    assert has_gain(gained, seen)
+    assert has_gain(gained, inputs)
     assert "flat" in {
-        decide(replace(seen, families=[gained, seen.families[1]], seed=seed)).family for seed in range(20)
+        decide(replace(inputs, families=[gained, inputs.families[1]], seed=seed)).family for seed in range(20)
     }
 
 
 def test_it_confirms_when_the_share_for_exploring_is_spent_and_stops_afterwards() -> None:
-    seen = observed(family("a", 0.3), family("b", 0.5), left=46)
-    made = decide(seen)
-    assert (made.action, made.family) == ("confirm", "b")
-    assert "share for exploring is spent" in made.reason
-    assert decide(replace(seen, confirmed=True)).action == "stop"
+    inputs = observed(family("a", 0.3), family("b", 0.5), left=46)
+    decision = decide(inputs)
+    assert (decision.action, decision.family) == ("confirm", "b")
+    assert "share for exploring is spent" in decision.reason
+    assert decide(replace(inputs, confirmed=True)).action == "stop"
     assert decide(observed(family("a", blocked="it failed"))).reason == "no family has a score (a: it failed)"
 
 

@@ -30,8 +30,8 @@ def write_project(folder: Path, *, steps: int = 40, **families: Any) -> None:
     rows = [{"q": f"{kind} {word}", "a": word} for word in WORDS for kind in ("say", "repeat", "tell me", "now say")]
     for name, kinds in (("val", ("please say", "do say")), ("test", ("again say", "and say"))):
         tasks = [{"q": f"{kind} {word}", "a": word} for word in WORDS for kind in kinds]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in tasks), encoding="utf-8")
-    (folder / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), encoding="utf-8")
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     chat = {"kind": "jsonl_to_chat", "params": {"user_template": "{q}", "assistant_template": "{a}"}}
     task = {"kind": "chat_to_harbor_task", "params": {"fn_name": "exact_match"}}
     entry = {"transforms": [chat, task], "max_tokens": 8}
@@ -60,7 +60,7 @@ def write_project(folder: Path, *, steps: int = 40, **families: Any) -> None:
 
 
 def told(name: str) -> list[tuple[str, str]]:
-    return [(one.text("action"), one.text("family")) for one in load_campaign(name).decisions]
+    return [(decision.text("action"), decision.text("family")) for decision in load_campaign(name).decisions]
 
 
 @pytest.mark.slow
@@ -72,13 +72,13 @@ def test_a_campaign_probes_trains_confirms_and_exports(tmp_path: Path, capsys: p
     assert main(["campaign", "next", "night", "--json"]) == 0
     assert main(["campaign", "next", "night", "--family", "sft", "--because", "it looks good", "--by", "ada"]) == 0
     assert main(["campaign", "run", "night", "--json"]) == 0
-    made = told("night")
-    assert made[:5] == [("start", ""), ("probe", "sft"), ("train", "sft"), ("probe", "slow"), ("probe", "broken")]
-    assert made[5] == ("blocked", "broken")
-    assert made[-1] == ("confirm", "sft")
+    decisions = told("night")
+    assert decisions[:5] == [("start", ""), ("probe", "sft"), ("train", "sft"), ("probe", "slow"), ("probe", "broken")]
+    assert decisions[5] == ("blocked", "broken")
+    assert decisions[-1] == ("confirm", "sft")
     overruled = load_campaign("night").decisions[2]
     assert [overruled.text(key) for key in ("reason", "by", "instead")] == ["it looks good", "ada", "probe slow"]
-    assert all(one.text("reason") for one in load_campaign("night").decisions)
+    assert all(decision.text("reason") for decision in load_campaign("night").decisions)
     assert load_campaign("night").closed.startswith("sft: supported.")
     assert not verify_export(tmp_path / "outputs" / "night-export").problems
     config = json.loads((tmp_path / "outputs/night-confirmation/config.json").read_text("utf-8"))
@@ -93,22 +93,22 @@ def test_a_campaign_probes_trains_confirms_and_exports(tmp_path: Path, capsys: p
 def test_a_killed_campaign_goes_on_from_its_journal(tmp_path: Path) -> None:
     write_project(tmp_path)
     # A killed probe may spend its budget without a score, and then the family is probed again: give it enough for both.
-    given = json.loads((tmp_path / "portfolio.yaml").read_text("utf-8"))
-    (tmp_path / "portfolio.yaml").write_text(json.dumps({**given, "probe_share": 0.15}), encoding="utf-8")
+    parsed = json.loads((tmp_path / "portfolio.yaml").read_text("utf-8"))
+    (tmp_path / "portfolio.yaml").write_text(json.dumps({**parsed, "probe_share": 0.15}), encoding="utf-8")
     open_campaign("night", Terms("?", tokens=40_000, portfolio="portfolio.yaml"))
-    for wanted in (2, 4):  # decisions in the journal when it is killed
+    for kills in (2, 4):  # decisions in the journal when it is killed
         with open(os.devnull, "wb") as null:
             command = start_evsys(tmp_path, "campaign", "run", "night", out=null.fileno(), err=null.fileno())
         until = time.monotonic() + 120
-        while len(load_campaign("night").decisions) < wanted and not command.ended and time.monotonic() < until:
+        while len(load_campaign("night").decisions) < kills and not command.ended and time.monotonic() < until:
             time.sleep(0.05)
         command.kill()
         command.wait()
     done = run_evsys(tmp_path, "campaign", "run", "night")
     assert done.returncode == 0, done.stderr
-    made = told("night")
-    assert made[:3] == [("start", ""), ("probe", "sft"), ("probe", "slow")], "nothing is decided twice"
-    assert [one for one in made if one[0] == "confirm"] == [made[-1]]
+    decisions = told("night")
+    assert decisions[:3] == [("start", ""), ("probe", "sft"), ("probe", "slow")], "nothing is decided twice"
+    assert [one for one in decisions if one[0] == "confirm"] == [decisions[-1]]
     assert len(list((tmp_path / "outputs").glob("night-confirmation*"))) == 1
     assert (tmp_path / "outputs" / "night-export").is_dir()
 
@@ -163,9 +163,9 @@ def test_a_family_that_waits_for_approval_holds_up_no_other(tmp_path: Path) -> N
     driver = Driver("night")
     [first, second] = driver.steps(2)
     assert "needs human approval" in first.outcome
-    assert [one.blocked != "" for one in driver.read_inputs().families] == [True, True]
-    asked = list_awaited(campaign_dir("night"))
-    assert [one.about.split()[0] for one in asked] == ["night-sft", "night-slow"]
-    decide_approval(campaign_dir("night"), approve=True, subject=asked[1].subject, author="ada")
+    assert [family.blocked != "" for family in driver.read_inputs().families] == [True, True]
+    awaited = list_awaited(campaign_dir("night"))
+    assert [one.about.split()[0] for one in awaited] == ["night-sft", "night-slow"]
+    decide_approval(campaign_dir("night"), approve=True, subject=awaited[1].subject, author="ada")
     assert driver.next().action == "probe"
     assert second.family == "slow"

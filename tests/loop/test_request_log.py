@@ -60,9 +60,9 @@ async def test_what_the_server_says_by_any_api_is_a_trace(project: Path) -> None
         assert (await http.get("/v1/models")).status_code == 200
     traces = stored()
     assert len(traces) == 6
-    assert len({one["id"] for one in traces}) == 6
-    assert len({json.dumps([one["messages"], one["usage"], one["model"]]) for one in traces}) == 1
-    assert [one["messages"][-1]["role"] for one in traces] == ["assistant"] * 6
+    assert len({trace["id"] for trace in traces}) == 6
+    assert len({json.dumps([trace["messages"], trace["usage"], trace["model"]]) for trace in traces}) == 1
+    assert [trace["messages"][-1]["role"] for trace in traces] == ["assistant"] * 6
     assert traces[0]["conversation"] == "c7"
     assert "ann@example.com" not in json.dumps(traces)
 

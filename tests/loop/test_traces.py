@@ -157,9 +157,9 @@ def test_the_newest_are_held_out_and_never_trained_on(project: Path, write: Writ
     assert (second.number, second.taken, second.rows, second.tasks) == (2, 10, 23, 2)
     workspace = Workspace()
     trained = {row["metadata"]["trace"] for row in workspace.pull_dataset(id=second.dataset).rows()}
-    held = {id for one in read_rounds("s") for id in one["held_out"]}
-    assert len(held) == 7
-    assert not trained & held
+    held_out = {id for entry in read_rounds("s") for id in entry["held_out"]}
+    assert len(held_out) == 7
+    assert not trained & held_out
     tasks = list(workspace.pull_benchmark(id=first.benchmark).rows())
     assert [task["verifier"]["expected"] for task in tasks] == [f"a{n}" for n in range(15, 20)]
     assert workspace.pull_dataset(name="s").id == second.dataset
@@ -170,9 +170,12 @@ def test_what_the_hold_out_knows_is_not_in_the_training_rows(project: Path, writ
     rows[1]["metadata"] = rows[9]["metadata"]  # one conversation, early and late
     rows[2]["messages"][0]["content"] = "  Q8! "  # the question of a later one
     import_traces("s", [write("a.jsonl", *rows)])
-    made = seal_round("s", share=0.2)
-    assert (made.rows, made.tasks) == (6, 2)
-    assert made.left_out == {"its conversation continues in the hold-out": 1, "its question is in the hold-out": 1}
+    sealed_round = seal_round("s", share=0.2)
+    assert (sealed_round.rows, sealed_round.tasks) == (6, 2)
+    assert sealed_round.left_out == {
+        "its conversation continues in the hold-out": 1,
+        "its question is in the hold-out": 1,
+    }
     import_traces("s", [write("b.jsonl", *(chat(n, f"q{n}", f"a{n}") for n in range(20, 30)))])
     later = Workspace().pull_dataset(id=seal_round("s", share=0.2).dataset).rows()
     assert {row["messages"][0]["content"] for row in later} == {f"q{n}" for n in (0, 3, 4, 5, 6, 7, *range(20, 28))}
@@ -181,9 +184,9 @@ def test_what_the_hold_out_knows_is_not_in_the_training_rows(project: Path, writ
 def test_only_good_answers_are_learned_and_expected(project: Path, write: Write) -> None:
     rows = [chat(n, f"q{n}", f"a{n}", reward=n % 2) for n in range(20)]
     import_traces("s", [write("a.jsonl", *rows)])
-    made = seal_round("s", share=0.2, min_reward=0.5)
-    assert (made.rows, made.tasks) == (8, 2)
-    rewards = {row["metadata"]["reward"] for row in Workspace().pull_dataset(id=made.dataset).rows()}
+    sealed_round = seal_round("s", share=0.2, min_reward=0.5)
+    assert (sealed_round.rows, sealed_round.tasks) == (8, 2)
+    rewards = {row["metadata"]["reward"] for row in Workspace().pull_dataset(id=sealed_round.dataset).rows()}
     assert rewards == {1.0}
 
 

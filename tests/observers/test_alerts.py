@@ -71,15 +71,15 @@ def test_what_waits_is_sent_once_in_the_form_of_its_target(tmp_path: Path, hook:
     forms = ("slack", "discord", "ntfy", "json")
     config = write_alerts(tmp_path, *({"webhook": hook.url, "format": form} for form in forms))
     request_approval(tmp_path / ".evsys" / "loop" / "shop", "deploy of round 3")
-    made, left = send_due(config)
-    assert [one.problem for one in made] == [""] * 4
+    attempts, left = send_due(config)
+    assert [one.problem for one in attempts] == [""] * 4
     assert left == 0
     assert len({id for id, _ in hook.received}) == 1
     slack, discord, ntfy, plain = (body for _, body in hook.received)
-    said = "loop:shop: waits for approval: deploy of round 3. Start with: evsys approve loop:shop"
-    assert said in json.loads(slack)["text"]
-    assert said in json.loads(discord)["content"]
-    assert said in ntfy
+    text = "loop:shop: waits for approval: deploy of round 3. Start with: evsys approve loop:shop"
+    assert text in json.loads(slack)["text"]
+    assert text in json.loads(discord)["content"]
+    assert text in ntfy
     assert json.loads(plain)["kind"] == "waiting"
     assert json.loads(plain)["id"] == hook.received[0][0]
     assert send_due(config) == ([], 0)
@@ -119,7 +119,7 @@ def test_no_more_than_the_rate_allows(tmp_path: Path, hook: Hook, monkeypatch: p
     later = time.time() + 3700
     monkeypatch.setattr("time.time", lambda: later)
     assert send_due(config)[1] == 0
-    assert [id for id, _ in hook.received] == [one.id for one in items]
+    assert [id for id, _ in hook.received] == [item.id for item in items]
 
 
 def test_a_secret_in_an_address_is_in_no_message(
@@ -130,7 +130,7 @@ def test_a_secret_in_an_address_is_in_no_message(
     assert main(["alerts", "--test", "--json"]) == 2
     out = capsys.readouterr().out
     assert "T0P53CR3T" not in out
-    problems = [one["problem"] for one in json.loads(out)["deliveries"]]
+    problems = [delivery["problem"] for delivery in json.loads(out)["deliveries"]]
     assert problems[0] == "127.0.0.1: ConnectError"
     assert "'NOT_SET' is not set" in problems[1]
 

@@ -17,8 +17,8 @@ def status(*arms: ArmStatus, state: str = "running") -> LiveStatus:
 
 
 def running(name: str, step: int, **more: object) -> ArmStatus:
-    given: dict[str, object] = {"total_steps": 100, "step_s": 2.0, **more}
-    return ArmStatus(name, "running", step=step, **given)  # pyright: ignore[reportArgumentType]
+    fields: dict[str, object] = {"total_steps": 100, "step_s": 2.0, **more}
+    return ArmStatus(name, "running", step=step, **fields)  # pyright: ignore[reportArgumentType]
 
 
 def test_time_left_counts_what_waits_and_how_many_run_side_by_side() -> None:
@@ -36,8 +36,8 @@ def test_time_left_is_never_less_than_that_of_the_slowest_arm() -> None:
 
 def test_the_headline_counts_arms() -> None:
     failed = ArmStatus("c", "failed", 3, 100, error="no")
-    found = headline(status(running("a", 50), running("b", 50), failed, ArmStatus("d", "waiting")), 72)
-    assert found == "1 of 4 arms done, 1 failed, 2 running, about 3m 20s left, 1m 12s so far"
+    line = headline(status(running("a", 50), running("b", 50), failed, ArmStatus("d", "waiting")), 72)
+    assert line == "1 of 4 arms done, 1 failed, 2 running, about 3m 20s left, 1m 12s so far"
 
 
 def test_arms_that_the_same_command_resumes_are_not_done() -> None:
@@ -77,8 +77,8 @@ def test_without_a_terminal_each_arm_that_ends_is_a_line(capsys: pytest.CaptureF
         status(ArmStatus("a", "completed", 100, 100, step_s=2.0), running("b", 50)),
         status(ArmStatus("a", "completed", 100, 100), ArmStatus("b", "failed", 60, 100), state="failed"),
     ]
-    for number, found in enumerate(looks):
-        with watch_plain(Path("outputs/words"), lambda _, found=found: found):
+    for number, arm_status in enumerate(looks):
+        with watch_plain(Path("outputs/words"), lambda _, arm_status=arm_status: arm_status):
             pass  # it looks once more when it ends
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == min(number, 1)

@@ -44,10 +44,10 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 def test_the_local_logger_drops_scores_and_predictions_of_it(tmp_path: Path) -> None:
     record_and_resume(LocalLogger(), LocalLogger(), tmp_path)
-    kept = [(2, "slow"), (2, "other"), (4, "other")]
+    expected = [(2, "slow"), (2, "other"), (4, "other")]
     for name in ("metrics", "rollouts"):
-        found = lines(tmp_path / "logs" / "validation" / f"{name}.jsonl")
-        assert [(line["step"], line["name"]) for line in found] == kept
+        written = lines(tmp_path / "logs" / "validation" / f"{name}.jsonl")
+        assert [(line["step"], line["name"]) for line in written] == expected
     assert [line["step"] for line in lines(tmp_path / "logs" / "test" / "metrics.jsonl")] == [2, 4]
     assert [line["step"] for line in lines(tmp_path / "logs" / "training" / "metrics.jsonl")] == [1, 2, 3, 4, 5]
 

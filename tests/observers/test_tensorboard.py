@@ -50,9 +50,9 @@ def test_scalars_hyperparams_and_artifacts_can_be_read_back(tmp_path: Path) -> N
 
     assert scalars(tmp_path, "loss") == [(1, 0.5), (2, 0.25)]
     assert math.isnan(scalars(tmp_path, "bad")[0][1])
-    found = read(tmp_path)
-    assert found.Tensors("artifacts/final_checkpoint")[0].tensor_proto.string_val == [b"runs/a/step2"]
-    assert hyperparams(found) == {
+    events = read(tmp_path)
+    assert events.Tensors("artifacts/final_checkpoint")[0].tensor_proto.string_val == [b"runs/a/step2"]
+    assert hyperparams(events) == {
         "model.name": "mock",
         "model.api_key": "[redacted]",
         "lr": 0.1,

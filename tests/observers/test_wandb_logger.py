@@ -51,8 +51,8 @@ callback.close()
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    return kept | {"HOME": str(home), "WANDB_ERROR_REPORTING": "false", "NO_COLOR": "1"} | more
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    return variables | {"HOME": str(home), "WANDB_ERROR_REPORTING": "false", "NO_COLOR": "1"} | more
 
 
 def run(tmp_path: Path, mode: str, done: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
@@ -68,7 +68,7 @@ def records(path: Path) -> list[Any]:
     """What wandb wrote offline: protocol buffers in the log format of LevelDB, behind seven bytes of its own."""
     from wandb.proto import wandb_internal_pb2
 
-    data, position, found, partial = path.read_bytes(), 7, [], b""
+    data, position, lines, partial = path.read_bytes(), 7, [], b""
     while position + 7 <= len(data):
         if 32768 - position % 32768 < 7:
             position += 32768 - position % 32768
@@ -79,9 +79,9 @@ def records(path: Path) -> list[Any]:
         if kind in (1, 4):  # a whole record, or the last part of one
             record = wandb_internal_pb2.Record()
             record.ParseFromString(partial)
-            found.append(record)
+            lines.append(record)
             partial = b""
-    return found
+    return lines
 
 
 def history(path: Path) -> list[dict[str, float]]:

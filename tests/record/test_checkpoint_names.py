@@ -51,11 +51,11 @@ def log(tmp_path: Path) -> CheckpointLog:
     ],
 )
 def test_a_name_means_the_same_however_often_the_run_was_interrupted(alias: str, name: str, log: CheckpointLog) -> None:
-    found = find_checkpoint(log.files.folder / alias)
-    assert found is not None
-    assert found.name == name
-    assert locate_weights(str(log.files.folder / alias)) == found.state
-    assert locate_weights(str(log.files.folder / alias), sampler=True) == found.sampler
+    checkpoint = find_checkpoint(log.files.folder / alias)
+    assert checkpoint is not None
+    assert checkpoint.name == name
+    assert locate_weights(str(log.files.folder / alias)) == checkpoint.state
+    assert locate_weights(str(log.files.folder / alias), sampler=True) == checkpoint.sampler
 
 
 def test_a_step_that_was_not_saved_names_those_that_were(log: CheckpointLog) -> None:
@@ -72,9 +72,9 @@ def test_other_references_are_left_as_they_are(tmp_path: Path, log: CheckpointLo
 def test_the_best_of_an_unfinished_run_goes_by_its_validation_score(log: CheckpointLog) -> None:
     log.add_scores(50, {"val/tools/pass@1": 0.9, "val/tools/pass@1/stderr": 0.1})
     log.add_scores(150, {"val/tools/pass@1": 0.8})
-    found = find_checkpoint(log.files.folder / "best")
-    assert found is not None
-    assert found.name == "step000050"
+    checkpoint = find_checkpoint(log.files.folder / "best")
+    assert checkpoint is not None
+    assert checkpoint.name == "step000050"
 
 
 def test_what_was_dropped_is_neither_last_nor_best_and_its_metrics_stay(log: CheckpointLog) -> None:
@@ -114,9 +114,9 @@ def test_only_the_last_and_the_best_keep_their_weights(run: Callable[..., Experi
     assert len(stored(everything)) == 8
     few = run("few", keep_checkpoints={"last": 2, "best": 1})
     assert few.runs[0].metrics == everything.runs[0].metrics
-    kept = stored(few)
-    assert {"step000007", "step000008-final"} <= set(kept)
-    assert len(kept) <= 3
+    names = stored(few)
+    assert {"step000007", "step000008-final"} <= set(names)
+    assert len(names) <= 3
     for artifact in ("best_checkpoint", "final_checkpoint", "best_sampler", "final_sampler"):
         assert Path(few.runs[0].artifacts[artifact]).is_dir()
     lines = (few.path / "r" / "checkpoints.jsonl").read_text("utf-8").splitlines()

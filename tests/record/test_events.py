@@ -153,9 +153,9 @@ def test_whatever_is_done_to_a_line_is_found_where_it_was_done(
     assert verify_chain(journal) == []
     tamper(lines)
     journal.write_bytes(b"".join(lines))
-    found = verify_chain(journal)
-    assert found
-    assert found[0].startswith(f"{journal}:{line}: ")
+    problems = verify_chain(journal)
+    assert problems
+    assert problems[0].startswith(f"{journal}:{line}: ")
 
 
 def test_an_end_that_was_cut_off_is_found_by_the_head_that_was_noted(journal: Path) -> None:
@@ -218,8 +218,8 @@ def write_elsewhere(folder: Path, events: int, who: str) -> subprocess.Popen[byt
 def test_two_processes_that_append_a_thousand_events_each_keep_one_chain(tmp_path: Path) -> None:
     writers = [write_elsewhere(tmp_path, 1000, who) for who in ("a", "b")]
     assert [writer.wait() for writer in writers] == [0, 0]
-    said = [" ".join(event.text("text").split()[:2]) for event in read_events(tmp_path)]
-    assert sorted(said) == sorted(f"{who} {number}" for who in ("a", "b") for number in range(1000))
+    texts = [" ".join(event.text("text").split()[:2]) for event in read_events(tmp_path)]
+    assert sorted(texts) == sorted(f"{who} {number}" for who in ("a", "b") for number in range(1000))
     assert verify_chain(ExperimentFiles(tmp_path).journal) == []
 
 

@@ -99,11 +99,11 @@ def test_all_kinds_of_records_are_there() -> None:
 def test_an_old_record_gives_the_old_answers(project: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     expected = json.loads((GOLDEN / "answers" / f"{name}.json").read_text("utf-8"))
     verb, *experiments = name.split("-")
-    options = ["--sort", "name"] if verb == "history" else [f"outputs/{one}" for one in experiments]
-    found = ask(capsys, verb, *options)
-    for pair in [*expected.get("differences", ()), *found.get("differences", ())]:
+    options = ["--sort", "name"] if verb == "history" else [f"outputs/{experiment}" for experiment in experiments]
+    reply = ask(capsys, verb, *options)
+    for pair in [*expected.get("differences", ()), *reply.get("differences", ())]:
         assert pair.pop("low") < pair["difference"] < pair.pop("high")  # how wide it is is up to the statistics
-    assert differences(by_name(expected), by_name(found)) == CHANGED.get(name, {})
+    assert differences(by_name(expected), by_name(reply)) == CHANGED.get(name, {})
 
 
 def by_name(answer: Any) -> Any:
@@ -128,10 +128,10 @@ def differences(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return {} if old == new else {path: (old, new)}
-    found: dict[str, tuple[Any, Any]] = {}
+    by_key: dict[str, tuple[Any, Any]] = {}
     for name in {**old, **new} if isinstance(old, Named) else old:
-        found |= differences(old.get(name), new.get(name), f"{path}.{name}" if path else name)
-    return found
+        by_key |= differences(old.get(name), new.get(name), f"{path}.{name}" if path else name)
+    return by_key
 
 
 def finish(config: str, *options: str) -> int:
@@ -159,8 +159,8 @@ def test_a_killed_record_is_taken_up_by_the_same_command_and_ends_as_if_nothing_
         # The first steps of `killed` were computed on another machine, whose processor rounds float32 sums differently.
         assert metrics == pytest.approx(fresh[name][1], rel=1e-6), name
     # What was written before it had hashes stays as it was, and what came after is chained to it.
-    [told] = verify_chain(after.files.journal)
-    assert f"{len(before.events)} events are of version 1" in told
+    [problem] = verify_chain(after.files.journal)
+    assert f"{len(before.events)} events are of version 1" in problem
 
 
 def test_a_record_that_its_budget_stopped_goes_on_with_a_higher_one(project: Path) -> None:

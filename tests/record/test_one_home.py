@@ -97,9 +97,9 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def spelled_names(name: str, tree: ast.Module) -> list[str]:
-    found = [(line, text, text.rpartition("/")[2]) for line, text in texts(tree)]
+    names = [(line, text, text.rpartition("/")[2]) for line, text in texts(tree)]
     return [
-        f"{name}:{line}: {text}" for line, text, last in found if last in NAMES and (name, last) not in NAMES_ELSEWHERE
+        f"{name}:{line}: {text}" for line, text, last in names if last in NAMES and (name, last) not in NAMES_ELSEWHERE
     ]
 
 
@@ -122,15 +122,15 @@ def opened_files(name: str, tree: ast.Module) -> list[str]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    found: list[str] = []
+    lines: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called in OPENERS and mentions(node, asks | tainted):
-                found.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+                lines.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
         elif isinstance(node, ast.ImportFrom) and is_door(node) and name.split("/")[0] not in MAY_IMPORT_A_DOOR:
-            found += [f"{name}:{node.lineno}: {alias.name}" for alias in node.names if alias.name in DOORS]
-    return found
+            lines += [f"{name}:{node.lineno}: {alias.name}" for alias in node.names if alias.name in DOORS]
+    return lines
 
 
 def is_door(node: ast.ImportFrom) -> bool:
@@ -191,18 +191,18 @@ def test_the_scan_lets_pass_who_only_names_a_path() -> None:
 
 
 def test_no_module_outside_the_record_spells_a_name_of_its_files() -> None:
-    found = [line for name, tree in modules() for line in spelled_names(name, tree)]
-    assert not found, "ask record/layout.py for the path:\n" + "\n".join(found)
+    spelled = [line for name, tree in modules() for line in spelled_names(name, tree)]
+    assert not spelled, "ask record/layout.py for the path:\n" + "\n".join(spelled)
 
 
 def test_no_module_outside_the_record_spells_a_kind_of_event() -> None:
-    found = [line for name, tree in modules() for line in spelled_kinds(name, tree)]
-    assert not found, "use record.events.Kind:\n" + "\n".join(found)
+    spelled = [line for name, tree in modules() for line in spelled_kinds(name, tree)]
+    assert not spelled, "use record.events.Kind:\n" + "\n".join(spelled)
 
 
 def test_no_module_outside_the_record_opens_its_files() -> None:
-    found = [line for name, tree in modules() for line in opened_files(name, tree)]
-    assert not found, "read through record/reader.py, write through record/:\n" + "\n".join(found)
+    opened = [line for name, tree in modules() for line in opened_files(name, tree)]
+    assert not opened, "read through record/reader.py, write through record/:\n" + "\n".join(opened)
 
 
 def test_every_name_in_the_layout_is_there_once() -> None:

@@ -54,22 +54,22 @@ def record(folder: Path, *events: tuple[Kind, dict[str, Any]]) -> ExperimentReco
 def test_one_state_machine_tells_how_it_is(
     tmp_path: Path, events: list[tuple[Kind, dict[str, Any]]], status: str, finished: bool
 ) -> None:
-    found = record(tmp_path, *events)
-    assert (found.status, found.is_finished) == (status, finished)
+    stored = record(tmp_path, *events)
+    assert (stored.status, stored.is_finished) == (status, finished)
     assert experiment_status(tmp_path).state == status
 
 
 def test_whoever_holds_the_lock_runs_it(tmp_path: Path) -> None:
-    found = record(tmp_path, STARTED)
-    assert (found.status, found.owner) == ("killed", {})
+    stored = record(tmp_path, STARTED)
+    assert (stored.status, stored.owner) == ("killed", {})
     with folder_lock(tmp_path, what="it"):
-        assert (found.status, found.owner["pid"]) == ("running", os.getpid())
-    assert found.status == "killed"
+        assert (stored.status, stored.owner["pid"]) == ("running", os.getpid())
+    assert stored.status == "killed"
 
 
 def test_a_run_on_another_machine_is_judged_by_when_it_last_wrote(tmp_path: Path) -> None:
-    found = record(tmp_path, STARTED)
-    found.files.lock.write_text(json.dumps({"pid": 7, "host": "another-machine"}), "utf-8")
+    stored = record(tmp_path, STARTED)
+    stored.files.lock.write_text(json.dumps({"pid": 7, "host": "another-machine"}), "utf-8")
     live = experiment_status(tmp_path)
     assert (live.state, live.pid, live.host) == ("running", 7, "another-machine")
     old = time.time() - 3600
@@ -103,8 +103,8 @@ def test_arms_wait_run_are_retried_recalled_and_end(tmp_path: Path) -> None:
 
 
 def test_an_arm_tells_starts_length_scores_once_and_curves(tmp_path: Path) -> None:
-    found = record(tmp_path, STARTED)
-    run = found.runs[0]
+    stored = record(tmp_path, STARTED)
+    run = stored.runs[0]
     assert [begin_run(run.folder, {"api_key": "x"}) for _ in range(2)] == [1, 2]
     note_length(run.folder, 9)
     line: dict[str, Any] = {"split": "val", "name": "words", "metrics": {"pass@1": {"value": 0.5}}}
@@ -112,9 +112,9 @@ def test_an_arm_tells_starts_length_scores_once_and_curves(tmp_path: Path) -> No
     run.files.scores.write_text("".join(json.dumps({**one, "step": 4}) + "\n" for one in (line, again)), "utf-8")
     run.files.logs.folder.mkdir()
     steps = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}, {"step": 2, "loss": 1.0}, {"step": 2, "val/x": 1.0}]
-    run.files.logs.metrics.write_text("".join(json.dumps(one) + "\n" for one in steps), "utf-8")
+    run.files.logs.metrics.write_text("".join(json.dumps(step) + "\n" for step in steps), "utf-8")
     assert (len(run.starts), run.total_steps) == (2, 9)
-    assert [(metric, step, found["value"]) for metric, step, _, found in run.scores] == [
+    assert [(metric, step, stored["value"]) for metric, step, _, stored in run.scores] == [
         ("val/words/pass@1", 4.0, 0.75)
     ]
     assert run.logged["loss"] == [(1.0, 2.0), (2.0, 1.0)]
@@ -124,16 +124,16 @@ def test_an_arm_tells_starts_length_scores_once_and_curves(tmp_path: Path) -> No
 
 def test_the_result_on_disk_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
     end = (Kind.ARM_ENDED, {"arm": "a", "status": "cancelled", "metrics": {"steps": 3.0}})
-    found = record(tmp_path, STARTED, end)
+    stored = record(tmp_path, STARTED, end)
     result = {"status": "completed", "metrics": {"steps": 9.0}, "artifacts": {"final": "w"}, "error": None}
-    write_result(found.runs[0].folder, result, hparams={})
-    assert (found.runs[0].status, found.runs[0].metrics) == ("cancelled", {"steps": 3.0})
-    on_disk = found.runs_on_disk[0]
+    write_result(stored.runs[0].folder, result, hparams={})
+    assert (stored.runs[0].status, stored.runs[0].metrics) == ("cancelled", {"steps": 3.0})
+    on_disk = stored.runs_on_disk[0]
     assert (on_disk.status, on_disk.metrics, on_disk.artifacts) == ("completed", {"steps": 9.0}, {"final": "w"})
 
 
 def test_notes_marks_and_decisions_are_told_in_order(tmp_path: Path) -> None:
-    found = record(
+    stored = record(
         tmp_path,
         STARTED,
         (Kind.SEARCH_DECISION, {"rung": 1, "kept": ["a"]}),
@@ -142,10 +142,10 @@ def test_notes_marks_and_decisions_are_told_in_order(tmp_path: Path) -> None:
         (Kind.NOTE, {"text": "odd", "author": "me"}),
         (Kind.INVALIDATED, {"reason": "leak"}),
     )
-    assert [(note.text, note.author) for note in found.notes] == [("odd", "me")]
-    assert (found.invalidated, found.budget_stop) == ("leak", "budget: tokens")
-    assert found.search_decisions == [{"rung": 1, "kept": ["a"]}]
-    assert [event.kind for event in found.decisions] == [Kind.SEARCH_DECISION, Kind.BUDGET_STOP]
+    assert [(note.text, note.author) for note in stored.notes] == [("odd", "me")]
+    assert (stored.invalidated, stored.budget_stop) == ("leak", "budget: tokens")
+    assert stored.search_decisions == [{"rung": 1, "kept": ["a"]}]
+    assert [event.kind for event in stored.decisions] == [Kind.SEARCH_DECISION, Kind.BUDGET_STOP]
     again = record(tmp_path, (Kind.REINSTATED, {}), RESUMED)
     assert (again.invalidated, again.budget_stop) == ("", "")
 

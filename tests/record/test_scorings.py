@@ -16,7 +16,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def models(roots: list[Path], *, elsewhere: bool) -> list[object]:
-    return sorted(str(one["model"]) for one in read_scorings(roots, elsewhere=elsewhere))
+    return sorted(str(scoring["model"]) for scoring in read_scorings(roots, elsewhere=elsewhere))
 
 
 def test_those_below_a_root_and_those_written_elsewhere_are_found(project: Path) -> None:

@@ -39,10 +39,10 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "data/benchmark/unseen/tasks.jsonl"
     file.parent.mkdir(parents=True)
     verifier = {"kind": "in_process", "fn_name": "exact_match", "expected": "1"}
-    made = [
+    lines = [
         json.dumps({"task_id": f"t{number}", "instruction": f"q {number}", "verifier": verifier}) for number in "12"
     ]
-    file.write_text("\n".join(made), encoding="utf-8")
+    file.write_text("\n".join(lines), encoding="utf-8")
     return file
 
 

@@ -20,44 +20,44 @@ def view_of(path: Path) -> ExperimentView:
 
 def test_a_finished_experiment_is_told_from_journal_and_conclusion(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "rates", verdict="supported", parent_experiment_id="older-1")
-    found = view_of(path)
-    assert (found.id, found.name, found.status) == ("rates-0a1b2c3d", "rates", "completed")
-    assert (found.started, found.ended) == (BEGAN, BEGAN + 60)
-    assert (found.verdict, found.best_run, found.best_score) == ("supported", "changed", 0.6)
-    assert (found.best_low, found.best_high, found.best_seeds, found.best_tasks) == (0.5, 0.7, 2, 20)
-    assert (found.metric, found.mode) == ("val/bench/pass@1", "max")
-    assert (found.n_runs, found.n_arms, found.n_seeds, found.n_done) == (2, 4, 2, 4)
-    assert found.spend == {
+    shown = view_of(path)
+    assert (shown.id, shown.name, shown.status) == ("rates-0a1b2c3d", "rates", "completed")
+    assert (shown.started, shown.ended) == (BEGAN, BEGAN + 60)
+    assert (shown.verdict, shown.best_run, shown.best_score) == ("supported", "changed", 0.6)
+    assert (shown.best_low, shown.best_high, shown.best_seeds, shown.best_tasks) == (0.5, 0.7, 2, 20)
+    assert (shown.metric, shown.mode) == ("val/bench/pass@1", "max")
+    assert (shown.n_runs, shown.n_arms, shown.n_seeds, shown.n_done) == (2, 4, 2, 4)
+    assert shown.spend == {
         "tokens_trained": 4000,
         "tokens_sampled": 400,
         "usd": 1.0,
         "wall_s": 120.0,
         "gpu_s": 0.0,
     }
-    assert (found.tags, found.parent_id, found.hypothesis) == (["routing"], "older-1", "The change of rates helps.")
-    assert (found.algorithms, found.models, found.backends) == (["sft"], ["tiny"], ["mock"])
-    assert found.params == {"learning_rate": 0.1}
-    assert found.next == "Add seeds to rates."
+    assert (shown.tags, shown.parent_id, shown.hypothesis) == (["routing"], "older-1", "The change of rates helps.")
+    assert (shown.algorithms, shown.models, shown.backends) == (["sft"], ["tiny"], ["mock"])
+    assert shown.params == {"learning_rate": 0.1}
+    assert shown.next == "Add seeds to rates."
 
 
 def test_without_a_conclusion_the_best_run_is_the_one_with_the_best_mean_and_there_is_no_verdict(
     tmp_path: Path,
 ) -> None:
-    found = view_of(write_experiment(tmp_path, "plain", verdict=None))
-    assert (found.verdict, found.best_run) == ("", "changed")
-    assert found.best_score == pytest.approx(0.605)
+    shown = view_of(write_experiment(tmp_path, "plain", verdict=None))
+    assert (shown.verdict, shown.best_run) == ("", "changed")
+    assert shown.best_score == pytest.approx(0.605)
 
 
 def test_less_is_better_where_the_config_says_so(tmp_path: Path) -> None:
-    found = view_of(write_experiment(tmp_path, "low", verdict=None, mode="min"))
-    assert (found.best_run, found.mode) == ("base", "min")
+    shown = view_of(write_experiment(tmp_path, "low", verdict=None, mode="min"))
+    assert (shown.best_run, shown.mode) == ("base", "min")
 
 
 def test_a_run_with_a_failed_seed_is_not_best_without_a_conclusion(tmp_path: Path) -> None:
-    found = view_of(write_experiment(tmp_path, "half", verdict=None, failed={"changed__seed43": "OSError: disk"}))
-    assert found.best_run == "base"
-    assert [(one.arm, one.reason) for one in found.failures] == [("changed__seed43", "OSError: disk")]
-    assert found.n_done == 3
+    shown = view_of(write_experiment(tmp_path, "half", verdict=None, failed={"changed__seed43": "OSError: disk"}))
+    assert shown.best_run == "base"
+    assert [(failure.arm, failure.reason) for failure in shown.failures] == [("changed__seed43", "OSError: disk")]
+    assert shown.n_done == 3
 
 
 def test_what_differs_between_runs_is_named(tmp_path: Path) -> None:
@@ -82,19 +82,19 @@ def test_notes_and_invalidations_come_from_the_journal_in_order(tmp_path: Path) 
         {"id": "3", "time": 3.0, "kind": "reinstated", "reason": ""},
         {"id": "4", "time": 4.0, "kind": "invalidated", "reason": "leaked test set"},
     ]
-    found = view_of(write_experiment(tmp_path, "noted", events=events))
-    assert [(note.text, note.author) for note in found.notes] == [("first", "me")]
-    assert found.invalidated == "leaked test set"
-    assert not found.counts
+    shown = view_of(write_experiment(tmp_path, "noted", events=events))
+    assert [(note.text, note.author) for note in shown.notes] == [("first", "me")]
+    assert shown.invalidated == "leaked test set"
+    assert not shown.counts
 
 
 def test_a_folder_of_a_version_without_journal_is_told_from_its_results(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "old", verdict=None)
     (path / "journal.jsonl").unlink()
-    found = view_of(path)
-    assert (found.id, found.status, found.n_arms, found.n_done) == ("old", "completed", 4, 4)
-    assert found.best_run == "changed"
-    assert found.spend["usd"] == 1.0
+    shown = view_of(path)
+    assert (shown.id, shown.status, shown.n_arms, shown.n_done) == ("old", "completed", 4, 4)
+    assert shown.best_run == "changed"
+    assert shown.spend["usd"] == 1.0
 
 
 def test_an_old_folder_with_an_arm_that_has_no_result_is_unfinished(tmp_path: Path) -> None:
@@ -107,16 +107,16 @@ def test_an_old_folder_with_an_arm_that_has_no_result_is_unfinished(tmp_path: Pa
 def test_a_note_in_an_old_folder_does_not_hide_its_results(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "old", verdict=None)
     (path / "journal.jsonl").write_text('{"id": "1", "time": 1.0, "kind": "note", "text": "hm"}\n', "utf-8")
-    found = view_of(path)
-    assert (found.status, found.n_done, found.notes[0].text) == ("completed", 4, "hm")
+    shown = view_of(path)
+    assert (shown.status, shown.n_done, shown.notes[0].text) == ("completed", 4, "hm")
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\x00\xff", b'{"name": '])
 def test_a_damaged_config_leaves_the_experiment_in_the_list(tmp_path: Path, damage: bytes) -> None:
     path = write_experiment(tmp_path, "hurt")
     (path / "config.json").write_bytes(damage)
-    found = view_of(path)
-    assert (found.status, found.id) == ("damaged", "hurt-0a1b2c3d")
+    shown = view_of(path)
+    assert (shown.status, shown.id) == ("damaged", "hurt-0a1b2c3d")
 
 
 @pytest.mark.parametrize("name", ["journal.jsonl", "conclusion.json"])
@@ -124,9 +124,9 @@ def test_a_damaged_config_leaves_the_experiment_in_the_list(tmp_path: Path, dama
 def test_other_damaged_files_cost_only_what_was_in_them(tmp_path: Path, name: str, damage: bytes) -> None:
     path = write_experiment(tmp_path, "hurt")
     (path / name).write_bytes(damage)
-    found = view_of(path)
-    assert (found.name, found.n_arms) == ("hurt", 4)
-    assert found.best_run == "changed"
+    shown = view_of(path)
+    assert (shown.name, shown.n_arms) == ("hurt", 4)
+    assert shown.best_run == "changed"
 
 
 def test_values_of_unexpected_types_are_taken_for_missing(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_values_of_unexpected_types_are_taken_for_missing(tmp_path: Path) -> Non
     config["runs"] = [{"name": "base", "algorithm": "sft"}, "changed", None]
     (path / "config.json").write_text(json.dumps(config), "utf-8")
     (path / "conclusion.json").write_text('{"verdict": 1, "runs": {"a": 2}, "best_score": "high", "next": 5}', "utf-8")
-    found = view_of(path)
-    assert (found.description, found.hypothesis, found.parent_id, found.verdict) == ("", "", "", "")
+    shown = view_of(path)
+    assert (shown.description, shown.hypothesis, shown.parent_id, shown.verdict) == ("", "", "", "")
 
 
 def test_a_half_written_last_line_of_the_journal_is_passed_over(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_secrets_in_params_and_errors_do_not_reach_the_view(tmp_path: Path, monk
 
 def test_a_view_survives_being_written_and_read(tmp_path: Path) -> None:
     note = {"id": "1", "time": 1.0, "kind": "note", "text": "ä \ud800"}
-    found = view_of(write_experiment(tmp_path, "same", failed={"base__seed42": "x"}, events=[note]))
-    assert ExperimentView.from_json(found.to_json()) == found
+    shown = view_of(write_experiment(tmp_path, "same", failed={"base__seed42": "x"}, events=[note]))
+    assert ExperimentView.from_json(shown.to_json()) == shown
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -217,6 +217,6 @@ def test_a_run_of_the_parent_in_the_conclusion_is_neither_a_result_nor_the_best_
     parent = {"name": "best of parent-0a1b2c3d", "mean": 0.9, "n_seeds": 2, "is_baseline": True}
     conclusion |= {"best_arm": parent["name"], "best_score": 0.9, "runs": [*conclusion["runs"], parent]}
     (path / "conclusion.json").write_text(json.dumps(conclusion), "utf-8")
-    found = view_of(path)
-    assert (found.best_run, found.best_score) == ("changed", 0.6)
-    assert {run.run for run in found.runs if run.n_arms} == {"base", "changed"}
+    shown = view_of(path)
+    assert (shown.best_run, shown.best_score) == ("changed", 0.6)
+    assert {run.run for run in shown.runs if run.n_arms} == {"base", "changed"}

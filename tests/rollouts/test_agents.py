@@ -113,8 +113,8 @@ async def test_a_policy_that_never_answers_is_truncated(make_task: MakeTask) -> 
 
 def test_structured_calls_are_preferred_to_written_ones() -> None:
     structured = {"function": {"name": "add", "arguments": '{"a": 1}'}}
-    [found] = tool_calls({"role": "assistant", "content": call("other"), "tool_calls": [structured]})
-    assert (found.name, found.parse_arguments()) == ("add", {"a": 1})
+    [parsed_call] = tool_calls({"role": "assistant", "content": call("other"), "tool_calls": [structured]})
+    assert (parsed_call.name, parsed_call.parse_arguments()) == ("add", {"a": 1})
 
 
 def test_the_schema_of_a_function() -> None:

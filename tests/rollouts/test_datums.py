@@ -52,11 +52,11 @@ def test_every_sampled_token_is_trained_on_exactly_once(turns: list[Turn], advan
 
 @given(conversations())
 def test_a_sampled_token_is_predicted_from_exactly_what_the_model_had_read(turns: list[Turn]) -> None:
-    seen: list[tuple[list[int], int]] = []
+    predictions: list[tuple[list[int], int]] = []
     for datum in rollout_datums(Rollout("t", 0, "ok", 1.0, turns), 1.0):
         positions = np.flatnonzero(datum.weights)
-        seen += [(datum.tokens[: i + 1].tolist(), int(datum.target_tokens[i])) for i in positions]
-    assert seen == [
+        predictions += [(datum.tokens[: i + 1].tolist(), int(datum.target_tokens[i])) for i in positions]
+    assert predictions == [
         ([*turn.prompt_tokens, *turn.completion_tokens[:i]], token)
         for turn in turns
         for i, token in enumerate(turn.completion_tokens)
@@ -71,8 +71,8 @@ def test_a_new_stretch_begins_exactly_where_the_prompt_was_rewritten(turns: list
         for before, after in pairwise(stretch):
             read = [*before.prompt_tokens, *before.completion_tokens]
             assert after.prompt_tokens[: len(read)] == read
-    for one, other in pairwise(stretches):
-        read = [*one[-1].prompt_tokens, *one[-1].completion_tokens]
+    for first, other in pairwise(stretches):
+        read = [*first[-1].prompt_tokens, *first[-1].completion_tokens]
         assert other[0].prompt_tokens[: len(read)] != read
 
 

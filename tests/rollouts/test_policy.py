@@ -54,7 +54,7 @@ async def test_the_same_seed_and_conversation_give_the_same_answer_and_others_do
         (await policy.with_seed("task", sample).act(QUESTION)).completion_tokens for sample in (0, 0, *range(1, 12))
     ]
     assert tokens[0] == tokens[1]
-    assert len({tuple(found) for found in tokens}) > 2
+    assert len({tuple(token) for token in tokens}) > 2
 
 
 async def test_conversations_of_one_length_do_not_share_their_random_numbers(client: TrainingClient) -> None:
@@ -125,6 +125,6 @@ def test_rollouts_are_the_same_whatever_the_concurrency(
 
     alone, together = tokens(1), tokens(6)
     assert [[ids for ids, _ in turns] for turns in alone] == [[ids for ids, _ in turns] for turns in together]
-    for one, other in zip(alone, together, strict=True):
-        for (_, a), (_, b) in zip(one, other, strict=True):
+    for first, other in zip(alone, together, strict=True):
+        for (_, a), (_, b) in zip(first, other, strict=True):
             assert a == pytest.approx(b, abs=1e-5)

@@ -232,8 +232,8 @@ async def test_a_stream_carries_the_answer_while_it_is_sampled(
     client = make_client(context_length=1024)
     sampler = HeldSampler(client.sampler().result(), "<think>\nhm\n</think>\n\nIt is blue.")
     policy: Any = SamplerPolicy(sampler, get_renderer(client.tokenizer), SamplingParams(99), 1024)  # pyright: ignore[reportArgumentType]
-    said: Any = [{"role": "user", "content": "go"}]
-    asked = {"input": said} if path == "/v1/responses" else {"messages": said, "max_tokens": 9}
+    messages: Any = [{"role": "user", "content": "go"}]
+    asked = {"input": messages} if path == "/v1/responses" else {"messages": messages, "max_tokens": 9}
     recorder, text = RecordingPolicy(policy), ""
     async with Gateway(recorder) as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
         headers, body = {"authorization": f"Bearer {gateway.credential}"}, {"model": "any", "stream": True, **asked}

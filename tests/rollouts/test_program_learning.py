@@ -87,8 +87,8 @@ def run(folder: Path) -> None:
 def steps_of(folder: Path) -> list[dict[str, Any]]:
     """The metrics of each step without those that are times."""
     lines = (folder / "outputs" / "e" / "r" / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [json.loads(line) for line in lines]
-    return [{key: value for key, value in line.items() if "time" not in key} for line in found]
+    metrics = [json.loads(line) for line in lines]
+    return [{key: value for key, value in line.items() if "time" not in key} for line in metrics]
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")

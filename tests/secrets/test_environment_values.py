@@ -177,8 +177,8 @@ def test_a_short_password_of_an_address_is_found_as_a_whole_word(monkeypatch: py
     monkeypatch.setenv("QUEUE", "amqp://worker:tok7x@mq.example/1")
     monkeypatch.setenv("CACHE", "redis://cache:tok@redis.example/1")
     text = "login cache:tok@redis.example and worker with password tok7x (not stok7xs, tok): d29ya2VyOnRvazd4"
-    found = "login [redacted]@redis.example and worker with password [redacted] (not stok7xs, tok): [redacted]"
-    assert redact_text(text).removesuffix("4") == found
+    redacted = "login [redacted]@redis.example and worker with password [redacted] (not stok7xs, tok): [redacted]"
+    assert redact_text(text).removesuffix("4") == redacted
 
 
 TEXTS = {
@@ -208,10 +208,10 @@ TEXTS = {
 @pytest.mark.parametrize("text", TEXTS, ids=TEXTS.values())
 def test_a_name_is_found_however_it_is_written(text: str) -> None:
     secret = noise(12)
-    found = redact_text(f"sent {text.format(secret)} to the server")
-    assert secret not in found
-    assert REDACTED in found
-    assert found.endswith(" to the server")
+    redacted = redact_text(f"sent {text.format(secret)} to the server")
+    assert secret not in redacted
+    assert REDACTED in redacted
+    assert redacted.endswith(" to the server")
 
 
 LITERAL_PARAMS = (
@@ -231,7 +231,7 @@ PLAIN_PARAMS = (
 
 
 @pytest.mark.parametrize(
-    ("params", "refused"), [*((one, True) for one in LITERAL_PARAMS), *((one, False) for one in PLAIN_PARAMS)]
+    ("params", "refused"), [*((param, True) for param in LITERAL_PARAMS), *((param, False) for param in PLAIN_PARAMS)]
 )
 def test_params_hold_no_literal_credential(params: str, refused: bool) -> None:
     with pytest.raises(ValidationError, match="environment variable") if refused else contextlib.nullcontext():

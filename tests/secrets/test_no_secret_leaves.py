@@ -257,23 +257,23 @@ def test_none_of_three_hundred_secrets_leaves(tmp_path: Path, server: stand_in.S
         assert b"callbacks[1].params.api_key" in done.stdout + done.stderr
         assert b"a credential must not stand in a config" in done.stdout + done.stderr
     assert not (tmp_path / "outputs").exists()
-    said = {f"{number} {command[0]}": evsys(*command) for number, command in enumerate(commands)}
+    outputs = {f"{number} {command[0]}": evsys(*command) for number, command in enumerate(commands)}
     environment["SAYS_NOTHING"] = "yes"  # what a program prints to its own terminal is its own
-    said |= refused | literal | {"program": python("program.py"), "show program": evsys("show", "program", "--json")}
+    outputs |= refused | literal | {"program": python("program.py"), "show program": evsys("show", "program", "--json")}
     for name in ("1 run", "program"):
-        assert said[name].returncode == 2, said[name].stderr.decode()
+        assert outputs[name].returncode == 2, outputs[name].stderr.decode()
     assert server.seen
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in mine]
     # Data is data: what the workspace keeps of it is what will be trained on and scored.
-    kept = ("benchmarks/*.jsonl", "datasets/*.jsonl", "sealed/*")
-    copies = [path for pattern in kept for path in tmp_path.glob(f".evsys/{pattern}")]
+    stored_rows = ("benchmarks/*.jsonl", "datasets/*.jsonl", "sealed/*")
+    copies = [path for pattern in stored_rows for path in tmp_path.glob(f".evsys/{pattern}")]
     files = [path for path in files if "__pycache__" not in path.parts and path not in copies]
     assert len(files) > 20
     texts = {str(path.relative_to(tmp_path)): path.read_bytes() for path in files}
-    texts |= {f"stdout of {name}": done.stdout for name, done in said.items()}
-    texts |= {f"stderr of {name}": done.stderr for name, done in said.items()}
+    texts |= {f"stdout of {name}": done.stdout for name, done in outputs.items()}
+    texts |= {f"stderr of {name}": done.stderr for name, done in outputs.items()}
     for name in ("leaky", "program"):
         assert b"[redacted]" in texts[f"outputs/{name}/broken/run_result.json"]
     assert b"[redacted]" in texts["outputs/program/config.json"]
-    found = [(place, one) for place, text in texts.items() for one in planted_ones if one.encode() in text]
-    assert not found, found[:20]
+    leaks = [(place, one) for place, text in texts.items() for one in planted_ones if one.encode() in text]
+    assert not leaks, leaks[:20]

@@ -25,11 +25,11 @@ from . import planted
 @pytest.mark.parametrize("around", ["{}", "it says '{}'.", "x={}&y", '{{"a": "{}"}}', "Error(\\n{})", "%3D{}", "({})"])
 def test_a_key_is_known_by_its_shape_wherever_it_stands(shape: str, around: str) -> None:
     secret = planted.SHAPES[shape]()
-    found = redact_text(around.format(secret))
-    assert secret not in found
-    assert REDACTED in found
+    redacted = redact_text(around.format(secret))
+    assert secret not in redacted
+    assert REDACTED in redacted
     for piece in secret.split("\n")[1:-1]:
-        assert piece not in found
+        assert piece not in redacted
 
 
 def test_a_private_key_ends_where_it_ends() -> None:
@@ -76,17 +76,17 @@ def test_pieces_of_text_and_their_probabilities_stay() -> None:
 @pytest.mark.parametrize("address", planted.ADDRESSES)
 def test_addresses_lose_their_secrets_and_nothing_else(address: str) -> None:
     secret = planted.ADDRESSES[address]
-    found = redact_text(f"cannot reach {address} at the moment")
-    assert secret not in found
-    assert found.startswith(f"cannot reach {address.partition('://')[0]}://")
-    assert found.endswith(" at the moment")
+    redacted = redact_text(f"cannot reach {address} at the moment")
+    assert secret not in redacted
+    assert redacted.startswith(f"cannot reach {address.partition('://')[0]}://")
+    assert redacted.endswith(" at the moment")
 
 
 @pytest.mark.parametrize("line", planted.HEADERS)
 def test_headers_and_arguments_lose_their_secrets(line: str) -> None:
-    found = redact_text(line)
-    assert planted.HEADERS[line] not in found
-    assert REDACTED in found
+    redacted = redact_text(line)
+    assert planted.HEADERS[line] not in redacted
+    assert REDACTED in redacted
 
 
 def _dumps_twice(data: object) -> str:
@@ -96,13 +96,13 @@ def _dumps_twice(data: object) -> str:
 @pytest.mark.parametrize("name", ["credentials", "api_keys", "cookies"])
 @pytest.mark.parametrize("show", [str, json.dumps, _dumps_twice])
 def test_everything_below_a_secret_name_is_hidden_in_printed_data(name: str, show: Callable[[object], str]) -> None:
-    found = redact_text(
+    redacted = redact_text(
         f"got {show({'a': 1, name: {'user': 'alpha', 'more': [{'b': 'beta'}, 'gamma']}, 'z': 'omega'})}"
     )
-    assert not any(word in found for word in ("alpha", "beta", "gamma"))
-    assert "omega" in found
-    kept = show({"a": 1, name: REDACTED, "z": "omega"})
-    assert found == f"got {kept}"
+    assert not any(word in redacted for word in ("alpha", "beta", "gamma"))
+    assert "omega" in redacted
+    hidden = show({"a": 1, name: REDACTED, "z": "omega"})
+    assert redacted == f"got {hidden}"
 
 
 @pytest.mark.parametrize("name", planted.VARIABLES)
@@ -142,9 +142,9 @@ def test_redacting_twice_changes_nothing_more(value: object) -> None:
 
 def test_text_stays_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", 'quo"ted\\value')
-    said = [*planted.by_shape(), *planted.ADDRESSES, *planted.HEADERS, 'quo"ted\\value']
-    found = redact_text(json.dumps({f"k{number}": text for number, text in enumerate(said)}, indent=2))
-    assert set(json.loads(found)) == {f"k{number}" for number in range(len(said))}
+    texts = [*planted.by_shape(), *planted.ADDRESSES, *planted.HEADERS, 'quo"ted\\value']
+    redacted = redact_text(json.dumps({f"k{number}": text for number, text in enumerate(texts)}, indent=2))
+    assert set(json.loads(redacted)) == {f"k{number}" for number in range(len(texts))}
 
 
 def test_ordinary_lines_stay_as_they_are() -> None:
@@ -164,10 +164,10 @@ def _code_and_prose() -> list[str]:
 
 def _made_up() -> list[str]:
     chance = random.Random(1)
-    made: list[str] = []
+    texts: list[str] = []
     for number in range(500):
         raw = chance.randbytes(60)
-        made += [
+        texts += [
             f"commit {raw[:20].hex()} by someone <someone@example.com>",
             f"sha256:{raw[:32].hex()}  dataset/train-{number:05d}.parquet",
             f"run {uuid.UUID(bytes=raw[:16])} took {chance.random():.3f} s at step {number}",
@@ -179,7 +179,7 @@ def _made_up() -> list[str]:
             f"Which key opens door {number}? The answer is <answer>{chance.randint(0, 999)}</answer>.",
             f"Installing collected packages: tokenizers-0.2{number % 9}, secretstorage-3.{number % 9}",
         ]
-    return made
+    return texts
 
 
 def test_log_lines_hold_no_secret(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,11 +193,11 @@ def test_log_lines_hold_no_secret(capsys: pytest.CaptureFixture[str], monkeypatc
         configure_logger("WARNING")
         logging.getLogger("evsys_sdk").handlers.clear()
         logger.propagate = True
-    said = capsys.readouterr().err
-    assert "it failed with" in said
-    assert "Traceback" in said
+    err = capsys.readouterr().err
+    assert "it failed with" in err
+    assert "Traceback" in err
     for secret in ("wordsofvalue", "opensesame", "sk-7abcdefghijklmnopqrstuv"):
-        assert secret not in said
+        assert secret not in err
 
 
 def test_what_anyone_prints_during_a_command_holds_no_secret(

@@ -43,12 +43,12 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([ByteTokenizer().decode([token]) for token in ByteTokenizer.all_special_ids])
-    made = PreTrainedTokenizerFast(
+    fast_tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=ByteTokenizer.eos_token, pad_token="<|endoftext|>", name_or_path=MODEL
     )
     text = "<|im_start|>Grüße, 1 + 1?\n<|im_end|>"
-    assert made.encode(text, add_special_tokens=False) == ByteTokenizer().encode(text)
-    return made
+    assert fast_tokenizer.encode(text, add_special_tokens=False) == ByteTokenizer().encode(text)
+    return fast_tokenizer
 
 
 def supervised(url: str, log_dir: Path, *, epochs: int = 1) -> sft.Config:
@@ -144,18 +144,18 @@ def custom_loss(url: str, log_dir: Path) -> None:
     text = list(b"a custom loss")
     inputs = {"target_tokens": text[1:], "weights": [0.5 + 0.1 * i for i in range(len(text) - 1)]}
     datum = tinker.types.Datum(model_input=tinker.types.ModelInput.from_ints(text[:-1]), loss_fn_inputs=inputs)
-    service, found = tinker.ServiceClient(base_url=url), dict[str, list[float]]()
+    service, losses = tinker.ServiceClient(base_url=url), dict[str, list[float]]()
     for name in ("named", "by hand"):
         client = service.create_lora_training_client(MODEL, rank=8, seed=1)
-        found[name] = []
+        losses[name] = []
         for _ in range(3):
             if name == "named":
                 output = client.forward_backward([datum], "cross_entropy").result()
             else:
                 output = client.forward_backward_custom([datum], by_hand).result()
             step = client.optim_step(tinker.types.AdamParams(learning_rate=1e-3)).result()
-            found[name] += [output.metrics["loss:sum"], step.metrics["grad_norm"]]
-    (log_dir / "losses.json").write_text(json.dumps(found), encoding="utf-8")
+            losses[name] += [output.metrics["loss:sum"], step.metrics["grad_norm"]]
+    (log_dir / "losses.json").write_text(json.dumps(losses), encoding="utf-8")
 
 
 def main(kind: str, url: str, log_dir: Path) -> None:

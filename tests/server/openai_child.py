@@ -25,33 +25,33 @@ def main(url: str) -> dict[str, Any]:
     import openai
 
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="tml-any", max_retries=0)
-    asked: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 12}
-    whole = client.chat.completions.create(**asked, n=2, seed=1, logprobs=True, top_logprobs=2)
+    body: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 12}
+    whole = client.chat.completions.create(**body, n=2, seed=1, logprobs=True, top_logprobs=2)
     streamed = client.chat.completions.create(
-        **asked, temperature=0, stream=True, stream_options={"include_usage": True}
+        **body, temperature=0, stream=True, stream_options={"include_usage": True}
     )
     chunks = list(streamed)
-    with client.chat.completions.stream(**asked, temperature=0) as events:
+    with client.chat.completions.stream(**body, temperature=0) as events:
         for _ in events:
             pass
         final = (
             events.current_completion_snapshot
         )  # the final one is refused where the answer was cut off by its length
-    greedy = client.chat.completions.create(**asked, temperature=0)
+    greedy = client.chat.completions.create(**body, temperature=0)
     older = client.completions.create(model="tiny", prompt="hello", max_tokens=5, logprobs=1)
     response = client.responses.create(model="tiny", input="hi", max_output_tokens=12, temperature=0)
     with client.responses.stream(model="tiny", input="hi", max_output_tokens=12, temperature=0) as events:
         response_events = list(events)
     report = make_report()
-    parsed = client.chat.completions.parse(**{**asked, "max_tokens": 100}, response_format=report)
+    parsed = client.chat.completions.parse(**{**body, "max_tokens": 100}, response_format=report)
     parsed_response = client.responses.parse(model="tiny", input="hi", text_format=report)
     forced = client.chat.completions.create(
-        **{**asked, "max_tokens": 100}, tools=[openai.pydantic_function_tool(report)], tool_choice="required"
+        **{**body, "max_tokens": 100}, tools=[openai.pydantic_function_tool(report)], tool_choice="required"
     )
     errors: dict[str, Any] = {}
     for name, fields in {"model": {"model": "nobody"}, "value": {"temperature": -3}}.items():
         try:
-            client.chat.completions.create(**{**asked, **fields})
+            client.chat.completions.create(**{**body, **fields})
         except openai.APIStatusError as error:
             errors[name] = [type(error).__name__, error.code, error.param]
     return {

@@ -59,8 +59,8 @@ async def test_messages_whole_and_streamed(http: httpx.AsyncClient) -> None:
     whole = await ask(http, MESSAGES, messages=HELLO, max_tokens=30)
     assert (whole["content"], whole["stop_reason"]) == ([{"type": "text", "text": "Rome is sunny."}], "end_turn")
     events = await stream(http, f"{MESSAGES}?beta=true", messages=HELLO, max_tokens=30)
-    said = "".join(one["delta"]["text"] for one in events if one["type"] == "content_block_delta")
-    assert said == "Rome is sunny."
+    text = "".join(event["delta"]["text"] for event in events if event["type"] == "content_block_delta")
+    assert text == "Rome is sunny."
     assert events[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
     stopped = await ask(http, MESSAGES, messages=HELLO, max_tokens=30, stop_sequences=["sun"])
     assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", "sun")
@@ -73,8 +73,8 @@ async def test_responses_whole_and_streamed(http: httpx.AsyncClient) -> None:
     whole = await ask(http, RESPONSES, input="hi")
     assert whole["output"][0]["content"][0]["text"] == "Rome is sunny."
     events = await stream(http, RESPONSES, input="hi")
-    said = "".join(one["delta"] for one in events if one["type"] == "response.output_text.delta")
-    assert said == "Rome is sunny."
+    text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    assert text == "Rome is sunny."
     assert events[-1]["response"]["usage"] == whole["usage"]
 
 
@@ -85,13 +85,13 @@ async def test_errors_are_in_anthropics_shape(http: httpx.AsyncClient) -> None:
 
 async def test_json_of_a_schema_by_each_api(http: httpx.AsyncClient) -> None:
     pytest.importorskip("llguidance", reason="needs the extra `grammar`")
-    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    response_format = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
     more: dict[str, Any] = {"model": "tiny", "temperature": 1, "seed": 3}
-    chat = await ask(http, CHAT, messages=HELLO, response_format=wanted, n=3, **more)
-    texts = [one["message"]["content"] for one in chat["choices"]]
-    assert [one["finish_reason"] for one in chat["choices"]] == ["stop"] * 3
-    chunks = await stream(http, CHAT, messages=HELLO, response_format=wanted, **more)
-    texts.append("".join(one["choices"][0]["delta"].get("content", "") for one in chunks))
+    chat = await ask(http, CHAT, messages=HELLO, response_format=response_format, n=3, **more)
+    texts = [choice["message"]["content"] for choice in chat["choices"]]
+    assert [choice["finish_reason"] for choice in chat["choices"]] == ["stop"] * 3
+    chunks = await stream(http, CHAT, messages=HELLO, response_format=response_format, **more)
+    texts.append("".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks))
     del more["seed"]
     form = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}
     texts.append((await ask(http, RESPONSES, input="hi", text=form, **more))["output"][0]["content"][0]["text"])
@@ -99,9 +99,9 @@ async def test_json_of_a_schema_by_each_api(http: httpx.AsyncClient) -> None:
     message = await ask(http, MESSAGES, messages=HELLO, max_tokens=200, output_config=config, **more)
     texts.append(message["content"][0]["text"])
     for text in texts:
-        found = json.loads(text)
-        assert set(found) == {"city", "warm"}
-        assert found["city"] in ("Rome", "Oslo")
+        parsed = json.loads(text)
+        assert set(parsed) == {"city", "warm"}
+        assert parsed["city"] in ("Rome", "Oslo")
 
 
 async def test_a_forced_call_by_each_api(http: httpx.AsyncClient) -> None:
@@ -114,8 +114,8 @@ async def test_a_forced_call_by_each_api(http: httpx.AsyncClient) -> None:
     assert (choice["finish_reason"], call["function"]["name"]) == ("tool_calls", "report")
     assert json.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
     named = {"type": "function", "name": "report"}
-    asked = await ask(http, RESPONSES, model="tiny", input="hi", tools=[{**named, **function}], tool_choice=named)
-    assert [one["type"] for one in asked["output"]] == ["function_call"]
+    reply = await ask(http, RESPONSES, model="tiny", input="hi", tools=[{**named, **function}], tool_choice=named)
+    assert [item["type"] for item in reply["output"]] == ["function_call"]
     tool = {"name": "report", "input_schema": SCHEMA}
     events = await stream(
         http, MESSAGES, model="tiny", messages=HELLO, max_tokens=200, tools=[tool], tool_choice={"type": "any"}
@@ -148,5 +148,5 @@ async def test_an_echoed_prompt_has_the_log_probabilities_of_scoring(http: httpx
 async def test_a_token_and_its_alternatives_agree(http: httpx.AsyncClient) -> None:
     answer = await ask(http, CHAT, messages=HELLO, logprobs=True, top_logprobs=3, max_tokens=30)
     content = answer["choices"][0]["logprobs"]["content"]
-    assert [one["token"] for one in content] == list("Rome is sunny.")
-    assert all(one["top_logprobs"][0] == {k: one[k] for k in ("token", "logprob", "bytes")} for one in content)
+    assert [block["token"] for block in content] == list("Rome is sunny.")
+    assert all(block["top_logprobs"][0] == {k: block[k] for k in ("token", "logprob", "bytes")} for block in content)

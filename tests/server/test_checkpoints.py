@@ -15,9 +15,9 @@ RUN = "abc:train:0"
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Checkpoints:
-    found = Checkpoints(tmp_path)
-    found.add_run(RUN, {"base_model": "tiny", "lora_rank": 8, "seed": 1, "user_metadata": None})
-    return found
+    store = Checkpoints(tmp_path)
+    store.add_run(RUN, {"base_model": "tiny", "lora_rank": 8, "seed": 1, "user_metadata": None})
+    return store
 
 
 def save(checkpoints: Checkpoints, name: str, content: str = "x", kind: str = WEIGHTS, ttl: int | None = None) -> Path:

@@ -54,14 +54,14 @@ def run(command: list[str], folder: Path, **env: str) -> str:
 def test_inspects_own_provider_reads_answers_whole_and_streamed(server: ServerProcess, tmp_path: Path) -> None:
     command = [sys.executable, str(HERE / "inspect_child.py"), str(tmp_path / "logs"), *QUESTIONS]
     printed = run(command, tmp_path, OPENAI_BASE_URL=f"{server.url}/v1", OPENAI_API_KEY=KEY)
-    seen = json.loads(printed.splitlines()[-1])
-    assert seen.keys() == {"whole", "streamed"}
-    for how, one in seen.items():
-        assert (one["status"], one["errors"]) == ("success", []), how
-        assert one["said"].keys() == set(QUESTIONS), how
-        assert any(one["said"].values()), how
+    parsed = json.loads(printed.splitlines()[-1])
+    assert parsed.keys() == {"whole", "streamed"}
+    for how, first in parsed.items():
+        assert (first["status"], first["errors"]) == ("success", []), how
+        assert first["said"].keys() == set(QUESTIONS), how
+        assert any(first["said"].values()), how
         # It leaves the temperature out for a model that it does not know, so what is said is not the same each time.
-        assert len(QUESTIONS) <= one["usage"] <= len(QUESTIONS) * LENGTH, how
+        assert len(QUESTIONS) <= first["usage"] <= len(QUESTIONS) * LENGTH, how
 
 
 @pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm-eval: run make test-clients")
@@ -87,9 +87,9 @@ def test_lm_evals_chat_client_scores_a_task(server: ServerProcess, tmp_path: Pat
     command += ["--tasks", "probe", "--include_path", str(tmp_path), "--apply_chat_template", "--log_samples"]
     run([*command, "--output_path", str(tmp_path / "out")], tmp_path, OPENAI_API_KEY=KEY)
     [samples] = (tmp_path / "out").rglob("samples_probe_*.jsonl")
-    seen = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
-    assert {one["doc"]["question"]: one["resps"][0][0] for one in seen} == expected
-    assert sorted(one["exact_match"] for one in seen) == [0.0, 1.0, 1.0]
+    logged = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
+    assert {one["doc"]["question"]: one["resps"][0][0] for one in logged} == expected
+    assert sorted(one["exact_match"] for one in logged) == [0.0, 1.0, 1.0]
 
 
 def make_byte_tokenizer(folder: Path) -> Path:
@@ -135,12 +135,12 @@ def test_lm_eval_scores_multiple_choice_by_echoed_prompts(server: ServerProcess,
     run([*command, "--output_path", str(tmp_path / "out")], tmp_path, OPENAI_API_KEY=KEY)
     [samples] = (tmp_path / "out").rglob("samples_probe_*.jsonl")
     for line in samples.read_text(encoding="utf-8").splitlines():
-        one = json.loads(line)
-        for choice, [[logprob, _]] in zip(one["doc"]["choices"], one["resps"], strict=True):
-            body = {"model": "tiny", "prompt": f"{one['doc']['question']} {choice}", "echo": True, "logprobs": 1}
+        parsed = json.loads(line)
+        for choice, [[logprob, _]] in zip(parsed["doc"]["choices"], parsed["resps"], strict=True):
+            body = {"model": "tiny", "prompt": f"{parsed['doc']['question']} {choice}", "echo": True, "logprobs": 1}
             answer = httpx.post(f"{server.url}/v1/completions", json={**body, "max_tokens": 0}, timeout=60).json()
             values = answer["choices"][0]["logprobs"]["token_logprobs"]
-            assert float(logprob) == pytest.approx(sum(values[len(one["doc"]["question"]) :]), abs=1e-3)
+            assert float(logprob) == pytest.approx(sum(values[len(parsed["doc"]["question"]) :]), abs=1e-3)
 
 
 def run_child(name: str, server: ServerProcess, folder: Path, python: str = sys.executable) -> dict[str, Any]:
@@ -149,26 +149,26 @@ def run_child(name: str, server: ServerProcess, folder: Path, python: str = sys.
 
 @pytest.mark.skipif(find_spec("anthropic") is None, reason="needs anthropic: run make test-clients")
 def test_anthropics_own_client(server: ServerProcess, tmp_path: Path) -> None:
-    seen = run_child("anthropic_child.py", server, tmp_path)
-    assert seen["whole"] == seen["streamed"]
-    assert seen["same_usage"]
-    assert all(call["city"] in ("Rome", "Oslo") for call in seen["calls"])
-    assert seen["reasons"] == ["tool_use", "tool_use"]
-    assert (seen["after"], seen["counted"] > 0) == ("assistant", True)
-    assert seen["errors"] == {"model": "NotFoundError", "value": "BadRequestError"}
+    result = run_child("anthropic_child.py", server, tmp_path)
+    assert result["whole"] == result["streamed"]
+    assert result["same_usage"]
+    assert all(call["city"] in ("Rome", "Oslo") for call in result["calls"])
+    assert result["reasons"] == ["tool_use", "tool_use"]
+    assert (result["after"], result["counted"] > 0) == ("assistant", True)
+    assert result["errors"] == {"model": "NotFoundError", "value": "BadRequestError"}
 
 
 @pytest.mark.skipif(find_spec("langchain_openai") is None, reason="needs langchain-openai: run make test-clients")
 def test_langchains_structured_output(server: ServerProcess, tmp_path: Path) -> None:
-    seen = run_child("langchain_child.py", server, tmp_path)
-    assert {seen["json_schema"], seen["function_calling"]} <= {"Rome", "Oslo"}
-    assert seen["calls"] == ["Report"]
+    result = run_child("langchain_child.py", server, tmp_path)
+    assert {result["json_schema"], result["function_calling"]} <= {"Rome", "Oslo"}
+    assert result["calls"] == ["Report"]
 
 
 @pytest.mark.skipif(not LITELLM, reason="needs EVSYS_LITELLM_PYTHON, a Python that has litellm")
 def test_litellm_by_three_apis(server: ServerProcess, tmp_path: Path) -> None:
-    seen = run_child("litellm_child.py", server, tmp_path, LITELLM)
-    assert len(set(seen.values())) == 1, seen
+    result = run_child("litellm_child.py", server, tmp_path, LITELLM)
+    assert len(set(result.values())) == 1, result
 
 
 @pytest.mark.skipif(not VERIFIERS, reason="needs EVSYS_VERIFIERS_PYTHON, a Python that has verifiers")
@@ -185,7 +185,7 @@ def test_vf_eval_plays_its_episodes_by_streams(server: ServerProcess, tmp_path: 
     lines = (tmp_path / "probe/traces.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 4, "two tasks, two episodes each"
     for number in range(2):
-        said = ask(server, f"{number} + {number} =")["choices"][0]["message"]["content"]
+        content = ask(server, f"{number} + {number} =")["choices"][0]["message"]["content"]
         of_task = [line for line in lines if f'"{number} + {number} ="' in line]
         assert len(of_task) == 2
-        assert all(json.dumps(said, ensure_ascii=False)[1:-1] in line for line in of_task)
+        assert all(json.dumps(content, ensure_ascii=False)[1:-1] in line for line in of_task)

@@ -48,9 +48,9 @@ def test_the_supervised_loop_learns_resumes_and_saves(logs: Path) -> None:
 
 
 def test_a_custom_loss_of_the_package_has_its_gradient(logs: Path) -> None:
-    found = json.loads((logs / "custom" / "losses.json").read_text("utf-8"))
-    assert found["by hand"] == pytest.approx(found["named"], rel=1e-5)
-    assert found["named"][4] < found["named"][0]
+    parsed = json.loads((logs / "custom" / "losses.json").read_text("utf-8"))
+    assert parsed["by hand"] == pytest.approx(parsed["named"], rel=1e-5)
+    assert parsed["named"][4] < parsed["named"][0]
 
 
 def test_the_rl_loop_learns(logs: Path) -> None:

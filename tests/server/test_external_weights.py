@@ -46,9 +46,9 @@ def download(server: ServerProcess, path: str, folder: Path) -> dict[str, str]:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    [made] = folder.iterdir()
-    files = [file for file in made.rglob("*") if file.is_file()]
-    return {file.relative_to(made).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    [downloaded] = folder.iterdir()
+    files = [file for file in downloaded.rglob("*") if file.is_file()]
+    return {file.relative_to(downloaded).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def test_the_command_line_downloads_a_state_and_external_weights_alike(
@@ -61,7 +61,7 @@ def test_the_command_line_downloads_a_state_and_external_weights_alike(
     from_state = download(server, state, tmp_path / "state")
     assert "weights.npz" in from_state
     assert download(server, external, tmp_path / "external") == from_state
-    left = [one["tinker_path"] for one in raw.get("checkpoints").json()["checkpoints"]]
+    left = [checkpoint["tinker_path"] for checkpoint in raw.get("checkpoints").json()["checkpoints"]]
     assert sorted(one for one in left if model in one) == sorted([state, external]), "the temporary export is gone"
 
 
@@ -87,8 +87,8 @@ def test_only_the_signed_address_opens_a_file(server: ServerProcess, raw: Raw) -
 
 def test_what_cannot_be_exported_is_refused_in_words(raw: Raw) -> None:
     model = raw.model()
-    asked = {"model_id": model, "seq_id": 1, "path": "x", "age_encryption_recipients": ["age1abc"]}
-    refused = raw.post("save_weights_external", asked)
+    body = {"model_id": model, "seq_id": 1, "path": "x", "age_encryption_recipients": ["age1abc"]}
+    refused = raw.post("save_weights_external", body)
     assert refused.status_code == 400
     assert "keys that begin with age1" in refused.text or "pip install pyrage" in refused.text
     state = raw.saved(model, 2, "state")

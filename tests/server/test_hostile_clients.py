@@ -282,8 +282,8 @@ def test_long_requests_together_do_not_fill_the_memory(state_dir: Path) -> None:
         connections = [stack.enter_context(connect(server)) for _ in range(20)]
         for connection in connections:
             connection.sendall(head + b"x" * 999_999)
-        answered, _, _ = select.select(connections, [], [], 60)
-        assert {one.recv(12) for one in answered} == {b"HTTP/1.1 429"}, "16 MB are all that it holds"
+        ready, _, _ = select.select(connections, [], [], 60)
+        assert {one.recv(12) for one in ready} == {b"HTTP/1.1 429"}, "16 MB are all that it holds"
         assert httpx.get(f"{server.url}{ROOT}/healthz").status_code == 200
 
 
@@ -327,8 +327,8 @@ def test_numbers_that_do_not_fit_a_name_are_refused(raw: Raw) -> None:
             answer = raw.post(path, {"session_id": session, field: number, "base_model": "tiny"})
             assert answer.status_code == 400
             assert field in answer.json()["error"]
-    made = raw.post("create_model", {"session_id": session, "model_seq_id": 10**9 - 1, "base_model": "tiny"}).json()
-    model = raw.result(made["request_id"])["model_id"]
+    body = raw.post("create_model", {"session_id": session, "model_seq_id": 10**9 - 1, "base_model": "tiny"}).json()
+    model = raw.result(body["request_id"])["model_id"]
     saved = raw.saved(model, 1, "w")
     assert raw.post("weights_info", {"tinker_path": saved}).status_code == 200
     assert raw.result(raw.post("optim_step", step(model, 2)).json()["request_id"])["metrics"]["grad_norm"] == 0

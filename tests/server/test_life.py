@@ -28,15 +28,15 @@ def until(condition: Any, seconds: float = 30) -> None:
 def test_a_silent_session_is_ended_and_one_with_heartbeats_is_not(state_dir: Path) -> None:
     with ServerProcess(state_dir, "--idle-s", "1.5") as server:
         raw = Raw(server.url)
-        model, kept = raw.model(), raw.session()
+        model, alive = raw.model(), raw.session()
         silent = model.partition(":")[0]
 
         def ended() -> bool:
-            assert raw.post("session_heartbeat", {"session_id": kept}).status_code == 200
+            assert raw.post("session_heartbeat", {"session_id": alive}).status_code == 200
             return silent not in raw.get("sessions").json()["sessions"]
 
         until(ended)
-        assert raw.get("sessions").json()["sessions"] == [kept]
+        assert raw.get("sessions").json()["sessions"] == [alive]
         assert raw.post("session_heartbeat", {"session_id": silent}).status_code == 410
         assert raw.forward_backward(model, 1).status_code == 404
         until(lambda: raw.get("healthz").json()["models"] == 0)
@@ -60,8 +60,8 @@ def test_a_server_that_is_stopped_finishes_what_it_has(state_dir: Path, number: 
         model = raw.model()
         ids = [raw.forward_backward(model, 1), raw.post("optim_step", step(model, 2)), raw.forward_backward(model, 3)]
         saved = raw.post("save_weights", {"model_id": model, "seq_id": 4, "path": "last"})
-        found: list[float] = []
-        fetching = threading.Thread(target=lambda: found.extend(raw.loss(ids[i].json()["request_id"]) for i in (0, 2)))
+        losses: list[float] = []
+        fetching = threading.Thread(target=lambda: losses.extend(raw.loss(ids[i].json()["request_id"]) for i in (0, 2)))
         fetching.start()
         server.process.send_signal(number)
         until(lambda: raw.get("healthz").json()["draining"])
@@ -71,7 +71,7 @@ def test_a_server_that_is_stopped_finishes_what_it_has(state_dir: Path, number: 
         raw.result(ids[1].json()["request_id"])
         fetching.join()
         assert server.process.wait(60) == 0
-        assert found[1] < found[0]
+        assert losses[1] < losses[0]
         raw.http.close()
     with ServerProcess(state_dir) as again:
         other = Raw(again.url)
@@ -114,9 +114,9 @@ def test_the_example_in_the_documentation_works(server: ServerProcess) -> None:
     code = code.replace("http://127.0.0.1:8000", server.url)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    *losses, said = done.stdout.splitlines()
+    *losses, sample = done.stdout.splitlines()
     assert float(losses[-1]) < float(losses[0]) / 100
-    assert said == repr(b", world")
+    assert sample == repr(b", world")
 
 
 def test_params_reach_the_backend(state_dir: Path) -> None:

@@ -35,9 +35,9 @@ async def test_requests_behind_one_that_never_comes_are_told_so() -> None:
     model.give_up_overdue(60)
     assert futures.running == 1, "there is still time"
     model.give_up_overdue(0)
-    told = await answer(futures, behind)
-    assert isinstance(told, dict)
-    assert "request 1 of this model did not arrive" in told["error"]
+    reply = await answer(futures, behind)
+    assert isinstance(reply, dict)
+    assert "request 1 of this model did not arrive" in reply["error"]
     assert futures.running == 0
     assert await answer(futures, model.submit(4, lambda: done(4))) == 4
     with pytest.raises(Refusal, match="too late"):
@@ -53,8 +53,8 @@ async def test_a_start_that_fails_unexpectedly_is_a_result_too() -> None:
 
     request_id = model.submit(2, fail)
     model.submit(1, lambda: done(1))
-    told = await answer(futures, request_id)
-    assert told == {"error": "the server failed: OSError: the disk is full", "category": "server"}
+    reply = await answer(futures, request_id)
+    assert reply == {"error": "the server failed: OSError: the disk is full", "category": "server"}
     await model.wait_until_settled()
 
 

@@ -93,7 +93,7 @@ async def stream(http: httpx.AsyncClient, path: str = CHAT, **fields: Any) -> li
 
 
 def text_of(chunks: list[dict[str, Any]], index: int = 0) -> str:
-    deltas = [one["delta"] for chunk in chunks for one in chunk["choices"] if one["index"] == index]
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
     return "".join(delta.get("content") or "" for delta in deltas)
 
 
@@ -138,41 +138,41 @@ async def test_length_is_kept_and_said(http: httpx.AsyncClient) -> None:
 
 
 async def test_several_samples_and_seeds(http: httpx.AsyncClient) -> None:
-    asked = {"model": "tiny", "temperature": 1.0, "n": 3, "seed": 5, "max_tokens": 8}
-    first, again = await ask(http, **asked), await ask(http, **asked)
-    texts = [one["message"]["content"] for one in first["choices"]]
-    assert texts == [one["message"]["content"] for one in again["choices"]]
-    assert [one["index"] for one in first["choices"]] == [0, 1, 2]
+    body = {"model": "tiny", "temperature": 1.0, "n": 3, "seed": 5, "max_tokens": 8}
+    first, again = await ask(http, **body), await ask(http, **body)
+    texts = [choice["message"]["content"] for choice in first["choices"]]
+    assert texts == [choice["message"]["content"] for choice in again["choices"]]
+    assert [choice["index"] for choice in first["choices"]] == [0, 1, 2]
     assert len(set(texts)) > 1
     assert first["usage"]["completion_tokens"] >= 3
-    streamed = await stream(http, **asked)
+    streamed = await stream(http, **body)
     assert [text_of(streamed, at) for at in range(3)] == texts
 
 
 async def test_log_probabilities_of_every_token(http: httpx.AsyncClient) -> None:
     answer = await ask(http, logprobs=True, top_logprobs=2)
     content = answer["choices"][0]["logprobs"]["content"]
-    assert "".join(one["token"] for one in content) == "Rome is sunny."
-    assert all(one["logprob"] <= 0 and one["bytes"] == list(one["token"].encode()) for one in content)
-    assert all(len(one["top_logprobs"]) == 2 for one in content)
+    assert "".join(block["token"] for block in content) == "Rome is sunny."
+    assert all(block["logprob"] <= 0 and block["bytes"] == list(block["token"].encode()) for block in content)
+    assert all(len(block["top_logprobs"]) == 2 for block in content)
     assert content[0]["top_logprobs"][0]["token"] == "R"
     chunks = await stream(http, logprobs=True, top_logprobs=1)
     streamed = [one for chunk in chunks for c in chunk["choices"] for one in (c["logprobs"] or {}).get("content", [])]
-    assert [one["token"] for one in streamed] == [one["token"] for one in content]
+    assert [one["token"] for one in streamed] == [block["token"] for block in content]
     assert streamed[3]["logprob"] == pytest.approx(content[3]["logprob"], abs=1e-4)
 
 
 async def test_calls_come_back_as_calls_whole_and_streamed(http: httpx.AsyncClient) -> None:
-    asked = {
+    body = {
         "model": "tool",
         "messages": [{"role": "user", "content": "weather?"}],
         "tools": WEATHER,
         "max_tokens": 200,
     }
-    whole = (await ask(http, **asked))["choices"][0]
+    whole = (await ask(http, **body))["choices"][0]
     assert (whole["finish_reason"], whole["message"]["content"]) == ("tool_calls", "Wait.")
-    assert not (await ask(http, **{**asked, "tool_choice": "none"}))["choices"][0]["message"].get("tool_calls")
-    chunks = await stream(http, **asked)
+    assert not (await ask(http, **{**body, "tool_choice": "none"}))["choices"][0]["message"].get("tool_calls")
+    chunks = await stream(http, **body)
     assert text_of(chunks).strip() == "Wait."
     deltas = [call for chunk in chunks for c in chunk["choices"] for call in c["delta"].get("tool_calls", [])]
     assert [call["index"] for call in deltas] == [0, 0]
@@ -186,21 +186,21 @@ async def test_completions_of_one_and_several_prompts(http: httpx.AsyncClient) -
     body = {"model": "tiny", "prompt": ["ab", "cd"], "n": 2, "max_tokens": 4, "seed": 1, "logprobs": 1}
     answer = (await http.post("/v1/completions", json=body)).json()
     assert answer["object"] == "text_completion"
-    assert [one["index"] for one in answer["choices"]] == [0, 1, 2, 3]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
     assert answer["usage"]["prompt_tokens"] == 4
     logprobs = answer["choices"][0]["logprobs"]
     assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"])
     chunks = await stream(http, "/v1/completions", prompt=[97, 98], messages=None, model="tiny", max_tokens=6)
-    said = "".join(one["text"] for chunk in chunks for one in chunk["choices"])
+    text = "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
     whole = await http.post(
         "/v1/completions", json={"model": "tiny", "prompt": "ab", "max_tokens": 6, "temperature": 0}
     )
-    assert said == whole.json()["choices"][0]["text"]
+    assert text == whole.json()["choices"][0]["text"]
 
 
 async def test_models_are_listed_and_found(http: httpx.AsyncClient) -> None:
     listed = (await http.get("/v1/models")).json()
-    assert [one["id"] for one in listed["data"]] == ["tiny", "rome", "paris", "tool"]
+    assert [datum["id"] for datum in listed["data"]] == ["tiny", "rome", "paris", "tool"]
     assert (await http.get("/v1/models/rome")).json()["id"] == "rome"
     assert (await http.get("/v1/models/nobody")).status_code == 404
 
@@ -275,17 +275,17 @@ async def test_a_key_is_asked_for_in_openais_shape(tmp_path: Path) -> None:
 
 async def test_too_many_at_once_are_told_to_come_back(tmp_path: Path) -> None:
     async with open_app(tmp_path, max_samples=2) as http:
-        asked = {"model": "tiny", "messages": HELLO, "max_tokens": 40}
-        answers = await asyncio.gather(*(http.post(CHAT, json=asked) for _ in range(6)))
-        codes = sorted(one.status_code for one in answers)
+        body = {"model": "tiny", "messages": HELLO, "max_tokens": 40}
+        answers = await asyncio.gather(*(http.post(CHAT, json=body) for _ in range(6)))
+        codes = sorted(answer.status_code for answer in answers)
         assert codes[:2] == [200, 200]
         assert 429 in codes
         service: Any = http.service  # pyright: ignore[reportAttributeAccessIssue]
         async with service.admit_sampling(), service.admit_sampling():  # as long as two others are being answered
-            assert (await http.post(CHAT, json={**asked, "stream": True})).status_code == 429
-        refused = next(one for one in answers if one.status_code == 429)
+            assert (await http.post(CHAT, json={**body, "stream": True})).status_code == 429
+        refused = next(answer for answer in answers if answer.status_code == 429)
         assert refused.headers["retry-after"] == "1"
-        assert (await http.post(CHAT, json=asked)).status_code == 200
+        assert (await http.post(CHAT, json=body)).status_code == 200
 
 
 async def test_no_request_fails_while_a_name_changes_hands(http: httpx.AsyncClient, taught: dict[str, str]) -> None:
@@ -309,15 +309,15 @@ async def test_no_request_fails_while_a_name_changes_hands(http: httpx.AsyncClie
 async def test_a_stream_whose_client_leaves_frees_its_place(tmp_path: Path) -> None:
     async with open_app(tmp_path, max_samples=1) as http:
         service: Any = http.service  # pyright: ignore[reportAttributeAccessIssue]
-        asked = {"model": "tiny", "messages": HELLO, "max_tokens": 500, "stream": True}
-        task = asyncio.ensure_future(http.post(CHAT, json=asked))
+        body = {"model": "tiny", "messages": HELLO, "max_tokens": 500, "stream": True}
+        task = asyncio.ensure_future(http.post(CHAT, json=body))
         while not service.running:
             await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         while service.running:
             await asyncio.sleep(0.01)
-        assert (await http.post(CHAT, json={**asked, "stream": False, "max_tokens": 2})).status_code == 200
+        assert (await http.post(CHAT, json={**body, "stream": False, "max_tokens": 2})).status_code == 200
 
 
 def called(number: str) -> dict[str, Any]:
@@ -341,16 +341,16 @@ async def test_a_stream_of_anything_tells_what_the_whole_answer_tells(
 ) -> None:
     more = {"seed": 1, "max_tokens": 99, "logprobs": True, "top_logprobs": 2, **more}
     whole = (await ask(http, **more))["choices"]
-    chunks = [one for chunk in await stream(http, **more) for one in chunk["choices"]]
+    chunks = [choice for chunk in await stream(http, **more) for choice in chunk["choices"]]
     for choice in whole:
-        parts = [one for one in chunks if one["index"] == choice["index"]]
-        said = "".join(one["delta"].get("content") or "" for one in parts)
-        scores = [token for one in parts if one["logprobs"] for token in one["logprobs"]["content"]]
-        functions = [call["function"] for one in parts for call in one["delta"].get("tool_calls", ())]
+        parts = [chunk for chunk in chunks if chunk["index"] == choice["index"]]
+        text = "".join(part["delta"].get("content") or "" for part in parts)
+        scores = [token for part in parts if part["logprobs"] for token in part["logprobs"]["content"]]
+        functions = [call["function"] for part in parts for call in part["delta"].get("tool_calls", ())]
         message = choice["message"]
-        assert (said, parts[-1]["finish_reason"]) == (message["content"] or "", choice["finish_reason"])
+        assert (text, parts[-1]["finish_reason"]) == (message["content"] or "", choice["finish_reason"])
         assert scores == choice["logprobs"]["content"]
-        assert [one["arguments"] for one in functions if one["arguments"]] == [
+        assert [function["arguments"] for function in functions if function["arguments"]] == [
             call["function"]["arguments"] for call in message.get("tool_calls", ())
         ]
 

@@ -24,14 +24,14 @@ def test_the_official_client_sees_what_it_expects(server: ServerProcess) -> None
         command = [python, str(Path(__file__).with_name("openai_child.py")), server.url]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr[-3000:]
-        seen = json.loads(done.stdout)
-        assert seen["models"] == ["tiny"]
-        assert (seen["choices"], seen["older"]) == (2, 5)
-        assert seen["streamed"] == seen["helper"] == seen["greedy"]
-        assert seen["stream_usage"] == 12
-        assert seen["response"] == seen["streamed_response"] == seen["greedy"]
-        assert seen["response_events"] == ["response.created", "response.incomplete"]
-        assert set(seen["cities"]) <= {"Rome", "Oslo"}
-        assert seen["forced"] == "Report"
-        assert seen["errors"]["model"] == ["NotFoundError", "model_not_found", "model"]
-        assert seen["errors"]["value"] == ["BadRequestError", "invalid_value", "temperature"]
+        parsed = json.loads(done.stdout)
+        assert parsed["models"] == ["tiny"]
+        assert (parsed["choices"], parsed["older"]) == (2, 5)
+        assert parsed["streamed"] == parsed["helper"] == parsed["greedy"]
+        assert parsed["stream_usage"] == 12
+        assert parsed["response"] == parsed["streamed_response"] == parsed["greedy"]
+        assert parsed["response_events"] == ["response.created", "response.incomplete"]
+        assert set(parsed["cities"]) <= {"Rome", "Oslo"}
+        assert parsed["forced"] == "Report"
+        assert parsed["errors"]["model"] == ["NotFoundError", "model_not_found", "model"]
+        assert parsed["errors"]["value"] == ["BadRequestError", "invalid_value", "temperature"]

@@ -44,15 +44,15 @@ async def test_metrics_count_requests_by_route_and_tokens(http: httpx.AsyncClien
     await http.get("/v1/models/nobody")
     answer = await http.get("/metrics", headers={"authorization": ""})
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    found = dict(line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
+    metrics = dict(line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
     counted = 'evsys_http_requests_total{method="%s",route="%s",status="%d"}'
-    assert found[counted % ("POST", CHAT, 200)] == "2"
-    assert found[counted % ("GET", "/v1/models/{name}", 200)] == "1"
-    assert found[counted % ("GET", "/v1/models/{name}", 404)] == "1"
-    assert found[f'evsys_http_request_duration_seconds_bucket{{route="{CHAT}",le="+Inf"}}'] == "2"
-    assert int(found["evsys_prompt_tokens_total"]) == 2 * usage["prompt_tokens"]
-    assert found["evsys_http_requests_in_progress"] == "0"
-    assert all(re.fullmatch(r"[a-z_]+(\{.*\})?", name) for name in found)
+    assert metrics[counted % ("POST", CHAT, 200)] == "2"
+    assert metrics[counted % ("GET", "/v1/models/{name}", 200)] == "1"
+    assert metrics[counted % ("GET", "/v1/models/{name}", 404)] == "1"
+    assert metrics[f'evsys_http_request_duration_seconds_bucket{{route="{CHAT}",le="+Inf"}}'] == "2"
+    assert int(metrics["evsys_prompt_tokens_total"]) == 2 * usage["prompt_tokens"]
+    assert metrics["evsys_http_requests_in_progress"] == "0"
+    assert all(re.fullmatch(r"[a-z_]+(\{.*\})?", name) for name in metrics)
 
 
 async def test_health_and_readiness_need_no_key_and_tell_a_drain(http: httpx.AsyncClient, service: Service) -> None:
@@ -70,11 +70,11 @@ async def test_a_request_keeps_its_id(http: httpx.AsyncClient, caplog: pytest.Lo
     logger = logging.getLogger("evsys_sdk.server.operations")
     logger.addHandler(caplog.handler)
     with caplog.at_level(logging.INFO, logger.name):
-        given = await http.post(CHAT, json=HELLO, headers={"x-request-id": "mine-1"})
-        made = await http.post(CHAT, json={**HELLO, "model": "nobody"}, headers={"x-request-id": "a b\tc"})
+        response = await http.post(CHAT, json=HELLO, headers={"x-request-id": "mine-1"})
+        unknown = await http.post(CHAT, json={**HELLO, "model": "nobody"}, headers={"x-request-id": "a b\tc"})
     logger.removeHandler(caplog.handler)
-    assert given.headers["x-request-id"] == "mine-1"
-    assert re.fullmatch("[0-9a-f]{16}", made.headers["x-request-id"])
+    assert response.headers["x-request-id"] == "mine-1"
+    assert re.fullmatch("[0-9a-f]{16}", unknown.headers["x-request-id"])
     lines = [record.getMessage() for record in caplog.records]
     assert any(f'"POST {CHAT}" 200 ' in line and "id=mine-1" in line for line in lines)
-    assert any(f'"POST {CHAT}" 404 ' in line and made.headers["x-request-id"] in line for line in lines)
+    assert any(f'"POST {CHAT}" 404 ' in line and unknown.headers["x-request-id"] in line for line in lines)

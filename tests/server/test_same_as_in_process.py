@@ -148,8 +148,8 @@ def test_samples_follow_from_the_seed(client: Any, tmp_path: Path, options: dict
     expected = here.sampler().result().sample(PROMPT, 3, SamplingParams(**options)).result()
     assert [list(s.tokens) for s in got.sequences] == [s.tokens for s in expected]
     assert [s.stop_reason for s in got.sequences] == [s.stop_reason for s in expected]
-    for one, other in zip(got.sequences, expected, strict=True):
-        assert np.array_equal(np.asarray(one.logprobs, np.float32), np.asarray(other.logprobs, np.float32))
+    for first, other in zip(got.sequences, expected, strict=True):
+        assert np.array_equal(np.asarray(first.logprobs, np.float32), np.asarray(other.logprobs, np.float32))
     assert len({s.sequence_id for s in got.sequences}) == 3
 
 

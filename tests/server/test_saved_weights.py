@@ -77,10 +77,10 @@ def test_samplers_keep_their_weights_while_training_goes_on(service: Any) -> Non
 
 def test_two_models_are_trained_at_once_without_touching_each_other(service: Any) -> None:
     alone = train(service.create_lora_training_client("tiny", rank=8, seed=5), steps=4)
-    one, other = (service.create_lora_training_client("tiny", rank=8, seed=seed) for seed in (5, 6))
+    first, other = (service.create_lora_training_client("tiny", rank=8, seed=seed) for seed in (5, 6))
     mixed: list[float] = []
     for _ in range(4):
-        mixed += train(one, steps=1)
+        mixed += train(first, steps=1)
         train(other, steps=1)
     assert mixed == alone
 

@@ -26,14 +26,14 @@ def sampler(session: ClientSession, number: int) -> Sampler:
 
 
 def test_the_samplers_used_last_are_kept(sessions: Sessions, session: ClientSession) -> None:
-    made = [sampler(session, number) for number in range(65)]
-    for one in made[:64]:
-        session.keep(one)
-    assert sessions.sampler(made[0].sampler_id) is made[0], "used, so it is not the next to go"
-    session.keep(made[64])
-    assert sessions.sampler(made[0].sampler_id) is made[0]
+    samplers = [sampler(session, number) for number in range(65)]
+    for used in samplers[:64]:
+        session.keep(used)
+    assert sessions.sampler(samplers[0].sampler_id) is samplers[0], "used, so it is not the next to go"
+    session.keep(samplers[64])
+    assert sessions.sampler(samplers[0].sampler_id) is samplers[0]
     with pytest.raises(Refusal, match="no sampler") as refused:
-        sessions.sampler(made[1].sampler_id)
+        sessions.sampler(samplers[1].sampler_id)
     assert refused.value.status == 404
 
 

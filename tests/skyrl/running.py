@@ -41,9 +41,9 @@ def cache_dir() -> Path:
 def environment() -> dict[str, str]:
     """Settings of the processes: what is compiled is kept, and no network is looked for."""
     unwanted = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE"}
-    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    variables = {name: value for name, value in os.environ.items() if name not in unwanted}
     return {
-        **kept,
+        **variables,
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

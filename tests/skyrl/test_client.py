@@ -28,12 +28,12 @@ def supervised(prompt: list[int], answer: list[int]) -> Datum:
 
 def learn(client: TrainingClient, steps: int) -> list[float]:
     """Both halves of each step are submitted before either is waited for."""
-    found: list[float] = []
+    losses: list[float] = []
     for _ in range(steps):
         backward = client.forward_backward(data(client), "cross_entropy")
         client.optim_step(AdamParams(1e-2)).result()
-        found.append(backward.result().loss)
-    return found
+        losses.append(backward.result().loss)
+    return losses
 
 
 def scores(client: TrainingClient) -> list[list[float]]:
@@ -69,7 +69,7 @@ def test_samples_carry_the_logprobs_of_training_and_repeat_with_their_seed(conne
     params = SamplingParams(max_tokens=8, temperature=1.0, seed=3)
     samples = sampler.sample(prompt, 4, params).result()
     assert sampler.sample(prompt, 4, params).result() == samples
-    assert len({tuple(one.tokens) for one in samples}) > 1, "samples of one request differ"
+    assert len({tuple(sample.tokens) for sample in samples}) > 1, "samples of one request differ"
     whole = [*prompt, *samples[0].tokens]
     [trained] = client.forward([Datum.supervised(whole, [1.0] * len(whole))]).result().logprobs
     np.testing.assert_allclose(samples[0].logprobs, trained[len(prompt) - 1 :], atol=1e-3)

@@ -64,18 +64,18 @@ def test_doctor_finds_what_skyrl_does(answer: dict[str, Any], server: SkyRLServe
 
 
 def test_doctor_says_what_follows(answer: dict[str, Any]) -> None:
-    said = "\n".join(answer["consequences"])
-    assert "Refused: dpo, rl" in said
-    assert "max_staleness" in said
-    assert "takes any model name" in said
+    text = "\n".join(answer["consequences"])
+    assert "Refused: dpo, rl" in text
+    assert "max_staleness" in text
+    assert "takes any model name" in text
 
 
 def test_what_is_assumed_of_skyrl_is_what_doctor_finds(answer: dict[str, Any]) -> None:
     from evsys_sdk.backends.tinker.quirks import SKYRL
 
     assumed = {name: value for name, value in SKYRL.to_dict().items() if value is not None}
-    found = {name: answer["facts"][name] for name in assumed}
-    assert {**found, "losses": set(found["losses"])} == {**assumed, "losses": set(assumed["losses"])}
+    facts = {name: answer["facts"][name] for name in assumed}
+    assert {**facts, "losses": set(facts["losses"])} == {**assumed, "losses": set(assumed["losses"])}
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["after doctor", "without doctor"])
@@ -100,9 +100,9 @@ def test_a_recipe_that_would_be_corrupted_is_refused(
     tmp_path: Path,
 ) -> None:
     if known:
-        kept = tmp_path / ".evsys" / "doctor" / Path(answer["path"]).name
-        kept.parent.mkdir(parents=True)
-        shutil.copyfile(answer["path"], kept)
+        stored = tmp_path / ".evsys" / "doctor" / Path(answer["path"]).name
+        stored.parent.mkdir(parents=True)
+        shutil.copyfile(answer["path"], stored)
     run = {
         "name": "r",
         "data": rows(data),

@@ -51,8 +51,8 @@ def command(config: Path, *options: str) -> list[str]:
 
 
 def losses(config: Path) -> dict[int, float]:
-    found = list((config.parent / "out").glob("**/metrics.jsonl"))
-    lines = found[0].read_text(encoding="utf-8").split("\n")[:-1] if found else []
+    items = list((config.parent / "out").glob("**/metrics.jsonl"))
+    lines = items[0].read_text(encoding="utf-8").split("\n")[:-1] if items else []
     return {row["step"]: row["loss"] for row in map(json.loads, lines)}
 
 

@@ -152,15 +152,15 @@ def test_processes_that_are_killed_leave_all_they_spent(tmp_path: Path) -> None:
 
 
 def test_a_key_is_counted_once_for_all_processes(tmp_path: Path) -> None:
-    one, other = fresh(tmp_path), fresh(tmp_path)
-    for ledger in (one, other, one):
+    first, other = fresh(tmp_path), fresh(tmp_path)
+    for ledger in (first, other, first):
         ledger.add("a", Spend(usd=2.0), key="baseline")
-    assert (one.total().usd, other.total().usd) == (2.0, 2.0)
+    assert (first.total().usd, other.total().usd) == (2.0, 2.0)
     # As if both had looked before either wrote.
     line = json.dumps({"arm": "b", "at": 1.0, "usd": 2.0, "key": "baseline"})
     with (tmp_path / "spend.jsonl").open("a", encoding="utf-8") as file:
         file.write(f"\n{line}\n")
-    assert one.total().usd == 2.0
+    assert first.total().usd == 2.0
 
 
 def test_a_full_disk_keeps_the_count_and_writes_it_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,15 +236,15 @@ def test_a_ledger_does_not_grow_with_the_steps_it_has_seen(tmp_path: Path) -> No
     ledger = SpendLedger(tmp_path / "spend.jsonl")
     for step in range(300):
         ledger.add("a", Spend(tokens_trained=1, wall_s=60.0), step=step)
-    held: Any = ledger._tally._accounts["a"].clock.starts  # pyright: ignore[reportPrivateUsage]
-    assert len(held) == 1
+    starts: Any = ledger._tally._accounts["a"].clock.starts  # pyright: ignore[reportPrivateUsage]
+    assert len(starts) == 1
 
 
 def test_the_arms_of_a_process_share_one_ledger(tmp_path: Path) -> None:
-    one = open_ledger(tmp_path)
-    one.add("a", Spend(tokens_trained=1))
-    one.close()
-    assert open_ledger(tmp_path) is one
+    ledger = open_ledger(tmp_path)
+    ledger.add("a", Spend(tokens_trained=1))
+    ledger.close()
+    assert open_ledger(tmp_path) is ledger
     assert open_ledger(tmp_path).total().tokens == 1
     for number in range(40):
         open_ledger(tmp_path / str(number))

@@ -125,14 +125,14 @@ class Session:
         if not select.select([self.terminal], [], [], 0.2)[0]:
             return self.process.poll() is None
         try:
-            found = os.read(self.terminal, 4096)
+            received = os.read(self.terminal, 4096)
         except OSError:  # how Linux says that nobody is at the other end any more
             return False
-        text = self.left + found
+        text = self.left + received
         whole = text.decode("utf-8", "ignore").encode()
         self.left = text[len(whole) :] if text.startswith(whole) else b""
         self.screen.write(whole.decode())
-        return bool(found)
+        return bool(received)
 
 
 def open_session(
@@ -141,11 +141,13 @@ def open_session(
     """Start `evsys` as a person would, in a window of this size."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-    told = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR", "COLUMNS", "LINES")}
-    told |= {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environment}
+    variables = {
+        name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR", "COLUMNS", "LINES")
+    }
+    variables |= {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environment}
     process = subprocess.Popen(
         [sys.executable, "-m", "evsys_sdk", *arguments],
-        cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=told,
+        cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=variables,
         start_new_session=True, preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),
     )  # fmt: skip
     os.close(theirs)

@@ -132,11 +132,11 @@ def mask(lines: list[str]) -> list[str]:
 
 def check(name: str, lines: list[str]) -> None:
     path = GOLDEN / f"{name}.txt"
-    found = "\n".join(mask(lines)) + "\n"
+    screen = "\n".join(mask(lines)) + "\n"
     if os.environ.get("TERMINAL_GOLDEN") == "write":
         path.parent.mkdir(exist_ok=True)
-        path.write_text(found, encoding="utf-8")
-    assert found == path.read_text(encoding="utf-8")
+        path.write_text(screen, encoding="utf-8")
+    assert screen == path.read_text(encoding="utf-8")
 
 
 def has(*texts: str) -> Callable[[list[str]], bool]:

@@ -93,7 +93,7 @@ def test_one_bad_step_is_no_collapse() -> None:
 @pytest.mark.slow
 def test_healthy_runs_that_are_noisy_stay_silent() -> None:
     """Small batches whose tasks differ in difficulty: level, learning and plateaus, two hundred runs of a hundred."""
-    said = 0
+    findings = 0
     for run in range(200):
         dice = random.Random(run)
         steps: list[list[Rollout]] = []
@@ -101,8 +101,8 @@ def test_healthy_runs_that_are_noisy_stay_silent() -> None:
             level = 0.5 if run % 2 else min(0.9, 0.1 + step / 60)
             chance = min(max(dice.gauss(level, 0.2), 0.05), 0.95)
             steps.append(step_of(coins(chance, 16, dice.randrange(10**9)), n_tokens=dice.randrange(20, 60)))
-        said += bool(diagnose(steps))
-    assert said <= 2
+        findings += bool(diagnose(steps))
+    assert findings <= 2
 
 
 def test_answers_that_grow_until_they_are_cut_off_are_named() -> None:
@@ -153,9 +153,9 @@ def test_a_resumed_run_goes_on_watching_where_it_was() -> None:
 def test_a_resumed_run_judges_the_loss_by_all_of_its_first_steps(tmp_path: Path, killed_after: int) -> None:
     whole, resumed = Diagnosis(), Diagnosis()
     for step in range(1, 13):
-        for one in [whole] if step <= killed_after else [whole, resumed]:
-            one.on_run_start(RunInfo("e", "arm", tmp_path / "arm", {}, measure="loss"), RunControl())
-            one.on_step(step, {"loss": 9.0, "learning_rate": 0.03})
+        for monitor in [whole] if step <= killed_after else [whole, resumed]:
+            monitor.on_run_start(RunInfo("e", "arm", tmp_path / "arm", {}, measure="loss"), RunControl())
+            monitor.on_step(step, {"loss": 9.0, "learning_rate": 0.03})
         if step == killed_after:
             resumed.restore(json.loads(json.dumps(whole.state())))
     assert resumed.findings() == whole.findings() != []

@@ -55,34 +55,34 @@ TASKS = {"t-1": "which train goes to the north on monday", "t-2": "which train g
 )
 def test_a_task_is_found_by_its_words_in_their_order(text: str, found: list[str]) -> None:
     words = Words()
-    seen = LeakDetector({"test/trains": TASKS}, words)
-    seen.check([datum(words.encode(f"{text} <end>"))])
-    assert seen.summarise() == ({"test/trains": {"n": len(found), "first": found}} if found else None)
+    detector = LeakDetector({"test/trains": TASKS}, words)
+    detector.check([datum(words.encode(f"{text} <end>"))])
+    assert detector.summarise() == ({"test/trains": {"n": len(found), "first": found}} if found else None)
 
 
 def test_a_task_that_another_text_only_begins_with_is_not_meant() -> None:
-    seen = LeakDetector({"test/tools": {"t-1": "find taxi 60", "t-2": "find mail 7"}}, Letters())
+    detector = LeakDetector({"test/tools": {"t-1": "find taxi 60", "t-2": "find mail 7"}}, Letters())
     rows = ("<u>find taxi 602<a>", "<u>find mail 7<a>", "unfind taxi 60")
-    seen.check([datum(Letters().encode(row)) for row in rows])
-    assert seen.summarise() == {"test/tools": {"n": 1, "first": ["t-2"]}}
+    detector.check([datum(Letters().encode(row)) for row in rows])
+    assert detector.summarise() == {"test/tools": {"n": 1, "first": ["t-2"]}}
 
 
 def test_a_short_task_is_a_whole_message_or_line_as_in_the_scan_before_the_run() -> None:
     tasks = {"test/tools": {"t-1": "find mail 7", "t-2": "find taxi 60"}}
     rows = ("<|im_start|>user\nhello, find mail 7<|im_end|>", "user: Find taxi 60\nassistant: TAXI")
-    seen = LeakDetector(tasks, Letters())
-    seen.check([datum(Letters().encode(row)) for row in rows])
-    assert seen.summarise() == {"test/tools": {"n": 1, "first": ["t-2"]}}
+    detector = LeakDetector(tasks, Letters())
+    detector.check([datum(Letters().encode(row)) for row in rows])
+    assert detector.summarise() == {"test/tools": {"n": 1, "first": ["t-2"]}}
     index = TaskIndex(ProbeTask(id, "tools", text) for id, text in tasks["test/tools"].items())
     scanned = index.scan([["hello, find mail 7", "MAIL"], ["Find taxi 60", "TAXI"]])
-    assert [one.task_id for one in scanned.copies] == ["t-2"]
+    assert [copy.task_id for copy in scanned.copies] == ["t-2"]
 
 
 def test_what_is_too_short_to_tell_is_not_looked_for() -> None:
     words = Words()
-    seen = LeakDetector({"test/short": {"t": "what is 2 + 2"}}, words)
-    seen.check([datum(words.encode("what is 2 + 2 it is 4"))])
-    assert seen.summarise() is None
+    detector = LeakDetector({"test/short": {"t": "what is 2 + 2"}}, words)
+    detector.check([datum(words.encode("what is 2 + 2 it is 4"))])
+    assert detector.summarise() is None
 
 
 def test_none_of_many_planted_tasks_is_missed_and_no_other_is_named() -> None:
@@ -90,7 +90,7 @@ def test_none_of_many_planted_tasks_is_missed_and_no_other_is_named() -> None:
     words = [str(number) for number in range(50)]
     tasks = {f"t{at}": " ".join(rng.choices(words, k=rng.randrange(8, 60))) for at in range(300)}
     tokenizer = Words()
-    seen = LeakDetector({"test/many": tasks}, tokenizer)
+    detector = LeakDetector({"test/many": tasks}, tokenizer)
     planted = rng.sample(sorted(tasks), 100)
     rows = [
         " ".join([*rng.choices(words, k=rng.randrange(100)), tasks[name], *rng.choices(words, k=9)]) for name in planted
@@ -98,31 +98,31 @@ def test_none_of_many_planted_tasks_is_missed_and_no_other_is_named() -> None:
     rows += [" ".join(rng.choices(words, k=200)) for _ in range(300)]
     data = [datum(tokenizer.encode(row)) for row in rows]
     for _ in range(2):
-        seen.check(data)
-    found = seen.summarise()
-    assert found is not None
-    assert found["test/many"]["n"] == 100
-    assert {*found["test/many"]["first"]} <= {*planted}
+        detector.check(data)
+    summary = detector.summarise()
+    assert summary is not None
+    assert summary["test/many"]["n"] == 100
+    assert {*summary["test/many"]["first"]} <= {*planted}
 
 
 def test_sequences_of_any_length_are_looked_at() -> None:
     tokenizer = Words()
-    seen = LeakDetector({"test/trains": TASKS}, tokenizer)
+    detector = LeakDetector({"test/trains": TASKS}, tokenizer)
     noise = tokenizer.encode(" ".join(map(str, range(5000))))
-    seen.check([datum([1, 2]), datum([*noise, *tokenizer.encode(TASKS["t-2"]), 7])])
-    assert seen.summarise() == {"test/trains": {"n": 1, "first": ["t-2"]}}
+    detector.check([datum([1, 2]), datum([*noise, *tokenizer.encode(TASKS["t-2"]), 7])])
+    assert detector.summarise() == {"test/trains": {"n": 1, "first": ["t-2"]}}
 
 
 def test_a_task_is_told_once_before_anything_is_learned_from_it_and_not_again_after_a_resume() -> None:
-    tokenizer, told = Words(), list[dict[str, list[str]]]()
+    tokenizer, reports = Words(), list[dict[str, list[str]]]()
     rows = [datum(tokenizer.encode(f"<user> {text} <assistant> seven")) for text in TASKS.values()]
-    seen = LeakDetector({"test/trains": TASKS}, tokenizer, report=told.append)
-    seen.check(rows[:1])
-    assert told == [{"test/trains": ["t-1"]}]
-    seen.check(rows)
-    seen.check(rows)
-    assert told == [{"test/trains": ["t-1"]}, {"test/trains": ["t-2"]}]
-    again = LeakDetector({"test/trains": TASKS}, tokenizer, known={"test/trains": ["t-1"]}, report=told.append)
+    detector = LeakDetector({"test/trains": TASKS}, tokenizer, report=reports.append)
+    detector.check(rows[:1])
+    assert reports == [{"test/trains": ["t-1"]}]
+    detector.check(rows)
+    detector.check(rows)
+    assert reports == [{"test/trains": ["t-1"]}, {"test/trains": ["t-2"]}]
+    again = LeakDetector({"test/trains": TASKS}, tokenizer, known={"test/trains": ["t-1"]}, report=reports.append)
     again.check(rows[:1])
-    assert len(told) == 2
+    assert len(reports) == 2
     assert again.summarise() == {"test/trains": {"n": 1, "first": ["t-1"]}}

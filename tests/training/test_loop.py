@@ -256,16 +256,16 @@ async def test_a_small_fraction_of_a_short_run_is_saved_after_its_first_step(
 async def test_a_later_stage_does_not_score_again_what_the_stage_before_ended_with(
     offset: int, scored: list[int], make_client: MakeClient, tmp_path: Path
 ) -> None:
-    asked: list[int] = []
+    steps: list[int] = []
 
     async def evaluate(step: int) -> dict[str, float]:
-        asked.append(step)
+        steps.append(step)
         return {"eval/accuracy": 0.5}
 
     loop = make_loop(make_client(), tmp_path, Builder(), Recorder(), eval_every=3)
     loop.evaluate, loop.offset = evaluate, offset
     await loop.run()
-    assert asked == scored
+    assert steps == scored
 
 
 async def test_numbers_of_other_libraries_reach_the_record_as_plain_ones(

@@ -13,10 +13,10 @@ from evsys_sdk.training.machine_load import MachineLoad
 def test_processor_and_memory_are_read() -> None:
     load = MachineLoad(every_s=0.0)
     sum(range(200_000))
-    found = load.read()
-    assert found["system/cpu_percent"] >= 0
+    reading = load.read()
+    assert reading["system/cpu_percent"] >= 0
     if Path("/proc/self/statm").exists():
-        assert 0.001 < found["system/memory_gib"] < 1024
+        assert 0.001 < reading["system/memory_gib"] < 1024
 
 
 def test_they_are_kept_with_what_differs_from_run_to_run() -> None:
@@ -42,5 +42,5 @@ def test_a_gpu_is_read_where_nvml_is_there(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("evsys_sdk.training.machine_load._open_nvml", lambda: Nvml)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
-    found = MachineLoad(every_s=0.0).read()
-    assert (found["system/gpu_percent"], found["system/gpu_memory_gib"]) == (88.0, 2.0)
+    reading = MachineLoad(every_s=0.0).read()
+    assert (reading["system/gpu_percent"], reading["system/gpu_memory_gib"]) == (88.0, 2.0)

@@ -23,13 +23,13 @@ def model(tmp_path: Path) -> Iterator[Model]:
 
 
 def test_prompts_are_texts_conversations_or_tokens(model: Model) -> None:
-    asked = [{"role": "user", "content": "Hi"}]
-    answers = model.sample(["Hi", asked, model.renderer.prompt(asked)], n=2, max_tokens=4, seed=3)
+    conversation = [{"role": "user", "content": "Hi"}]
+    answers = model.sample(["Hi", conversation, model.renderer.prompt(conversation)], n=2, max_tokens=4, seed=3)
     assert [len(group) for group in answers] == [2, 2, 2]
     flat = [answer for group in answers for answer in group]
     assert {tuple(answer.prompt_tokens) for answer in flat} == {tuple(model.encode("Hi"))}
     assert len({tuple(answer.tokens) for answer in flat}) > 3  # every prompt of a batch has its own random numbers
-    again = model.sample(["Hi", asked], n=2, max_tokens=4, seed=3)
+    again = model.sample(["Hi", conversation], n=2, max_tokens=4, seed=3)
     assert [[a.tokens for a in group] for group in again] == [[a.tokens for a in group] for group in answers[:2]]
 
 
@@ -43,18 +43,18 @@ def test_a_bias_changes_what_is_sampled_and_not_the_log_probabilities(model: Mod
 
 
 def test_processors_read_all_tokens_and_decide(model: Model) -> None:
-    seen: list[int] = []
+    lengths: list[int] = []
     allowed = model.token("q")
 
     def only_q(tokens: Sequence[int], logprobs: Any) -> Any:
-        seen.append(len(tokens))
+        lengths.append(len(tokens))
         changed = np.full_like(logprobs, -np.inf)
         changed[allowed] = 0
         return changed
 
     [[answer]] = model.sample(["a"], max_tokens=3, processors=[only_q], stop=[], top_logprobs=2)
     start = len(model.encode("a"))
-    assert (answer.text, seen) == ("qqq", [start, start + 1, start + 2])
+    assert (answer.text, lengths) == ("qqq", [start, start + 1, start + 2])
     assert answer.top is not None
     assert answer.top.tokens.shape == (3, 2)
 
@@ -135,10 +135,10 @@ def test_distillation_towards_changed_logits_moves_the_model_there(model: Model)
     probability = float(np.exp(model.logprobs([(answers[0].prompt_tokens, [token])])[0][0]))
     for _ in range(40):
         model.train(model.base.distil(answers, k=64, logit_bias={token: 4.0}), learning_rate=0.02)
-    wanted = probability * np.e**4 / (probability * np.e**4 + 1 - probability)
-    found = float(np.exp(model.logprobs([(answers[0].prompt_tokens, [token])])[0][0]))
-    assert found == pytest.approx(wanted, abs=0.15)
-    assert found > 5 * probability
+    expected = probability * np.e**4 / (probability * np.e**4 + 1 - probability)
+    value = float(np.exp(model.logprobs([(answers[0].prompt_tokens, [token])])[0][0]))
+    assert value == pytest.approx(expected, abs=0.15)
+    assert value > 5 * probability
 
 
 def test_adapters_on_one_base_learn_by_themselves(model: Model) -> None:

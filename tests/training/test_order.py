@@ -8,8 +8,8 @@ orders = st.builds(BatchOrder, st.integers(1, 40), st.integers(1, 12), st.intege
 
 @given(orders)
 def test_an_epoch_visits_every_example_once(order: BatchOrder) -> None:
-    seen = [index for step in range(order.steps_per_epoch) for index in order.indices(step)]
-    assert sorted(seen) == list(range(order.n_examples))
+    indices = [index for step in range(order.steps_per_epoch) for index in order.indices(step)]
+    assert sorted(indices) == list(range(order.n_examples))
 
 
 @given(orders, st.integers(0, 100))

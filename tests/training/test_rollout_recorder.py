@@ -18,8 +18,8 @@ def rollout(task: str, sample: int, reward: float | None, *, text: str = "answer
     message = {"role": "assistant", "content": text}
     turn = Turn(message, [1, 2], [3, 4], [-0.5, -0.25], output_tokens=len(text))
     status = "ok" if reward is not None else "infra"
-    given: dict[str, Any] = {"status": status, "turns": [turn], "seconds": 0.5, **more}
-    return Rollout(task, sample, reward=reward, messages=[{"role": "user", "content": "q"}, message], **given)
+    fields: dict[str, Any] = {"status": status, "turns": [turn], "seconds": 0.5, **more}
+    return Rollout(task, sample, reward=reward, messages=[{"role": "user", "content": "q"}, message], **fields)
 
 
 def record(folder: Path, steps: dict[int, list[Rollout]], *, done: int = 0, seed: int = 7, **settings: Any) -> None:
@@ -92,13 +92,13 @@ def test_rewards_are_kept_where_texts_are_not_and_give_the_mean_exactly(
     steps = {step: [*many(step), rollout("broken", 0, None, error="boom")] for step in (1, 2, 3)}
     record(tmp_path, steps, **settings)
     for step, rollouts in steps.items():
-        kept = [line for line in read_rollouts(RunFiles(tmp_path)) if line["step"] == step]
+        recorded = [line for line in read_rollouts(RunFiles(tmp_path)) if line["step"] == step]
         rewards = [one.reward for one in rollouts if one.reward is not None]
-        assert mean_reward(kept) == sum(rewards) / len(rewards)
-        assert len(kept) == len(rollouts)
-        assert "messages" in kept[-1], "what failed is always kept"
+        assert mean_reward(recorded) == sum(rewards) / len(rewards)
+        assert len(recorded) == len(rollouts)
+        assert "messages" in recorded[-1], "what failed is always kept"
         for at in find_extremes(rollouts):
-            assert "messages" in kept[at]
+            assert "messages" in recorded[at]
     dropped = {line.get("dropped") for line in lines(tmp_path)} - {None}
     assert dropped == {"share" if "share" in settings else "size"}
 
@@ -109,13 +109,13 @@ def test_a_share_keeps_whole_groups_and_about_that_many(tmp_path: Path) -> None:
     ordinary = [
         line
         for step in range(1, 21)
-        for at, line in enumerate(one for one in lines(tmp_path) if one["step"] == step)
+        for at, line in enumerate(line for line in lines(tmp_path) if line["step"] == step)
         if at not in find_extremes(many(step))
     ]
     for line in ordinary:
         groups.setdefault((line["step"], line["task_id"]), []).append("messages" in line)
-    assert all(len(set(kept)) == 1 for kept in groups.values())
-    assert 0.2 < sum(kept[0] for kept in groups.values()) / len(groups) < 0.4
+    assert all(len(set(group)) == 1 for group in groups.values())
+    assert 0.2 < sum(group[0] for group in groups.values()) / len(groups) < 0.4
 
 
 def test_above_the_bound_long_messages_are_shortened(tmp_path: Path) -> None:

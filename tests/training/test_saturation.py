@@ -44,28 +44,28 @@ def step(number: int, groups: Sequence[str], *, same: bool = False, cut: bool = 
 def test_why_rewards_stopped_to_differ(
     before: list[tuple[str, ...]], then: tuple[str, ...], same: bool, kind: str, after: int, words: str
 ) -> None:
-    seen, found, number = RewardSaturation(), None, 0
+    saturation, finding, number = RewardSaturation(), None, 0
     for groups in before:
         number += 1
-        assert seen.update(step(number, groups)) is None
+        assert saturation.update(step(number, groups)) is None
     for at in range(1, after + 1):
-        assert found is None
+        assert finding is None
         again = RewardSaturation()
-        again.restore(json.loads(json.dumps(seen.state())))  # as a resumed run does
-        seen = again
-        found = seen.update(step(number + at, then, same=same))
-    assert found is not None
-    assert found.kind == kind
-    assert re.search(words, found.text), found.text
-    assert found.ends_run is (kind != "never")
+        again.restore(json.loads(json.dumps(saturation.state())))  # as a resumed run does
+        saturation = again
+        finding = saturation.update(step(number + at, then, same=same))
+    assert finding is not None
+    assert finding.kind == kind
+    assert re.search(words, finding.text), finding.text
+    assert finding.ends_run is (kind != "never")
 
 
 def test_a_step_with_a_difference_begins_anew_and_cut_off_answers_are_named() -> None:
-    seen = RewardSaturation()
-    assert [seen.update(step(at, one)) for at, one in enumerate([MIXED, BAD, BAD, BAD, BAD, MIXED, BAD, BAD])] == [
-        None
-    ] * 8
+    saturation = RewardSaturation()
+    assert [
+        saturation.update(step(at, one)) for at, one in enumerate([MIXED, BAD, BAD, BAD, BAD, MIXED, BAD, BAD])
+    ] == [None] * 8
     never = RewardSaturation()
-    found = [never.update(step(at, BAD, cut=True)) for at in range(3)][-1]
-    assert found is not None
-    assert "100% of them are cut off: raise sampling.max_tokens" in found.text
+    finding = [never.update(step(at, BAD, cut=True)) for at in range(3)][-1]
+    assert finding is not None
+    assert "100% of them are cut off: raise sampling.max_tokens" in finding.text

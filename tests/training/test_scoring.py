@@ -75,26 +75,26 @@ async def test_scores_reach_the_checkpoint_that_was_written_before_them(
     scoring.start(5, await client.sampler())
     await scoring.collect()
     scoring.close()
-    found = scoring.checkpoints.best("val/set/pass@1", "max")
-    assert found is not None
-    assert found.name == "five"
-    assert found.metrics == {"loss": 1.0, "val/set/pass@1": 0.5, "val/set/tasks": 1.0}
+    best = scoring.checkpoints.best("val/set/pass@1", "max")
+    assert best is not None
+    assert best.name == "five"
+    assert best.metrics == {"loss": 1.0, "val/set/pass@1": 0.5, "val/set/tasks": 1.0}
     last = scoring.checkpoints.last()
     assert last is not None
     assert last.metrics == {"loss": 0.5}
 
 
 async def test_the_live_model_is_scored_once_for_a_step(heard: Heard, client: TrainingClient, tmp_path: Path) -> None:
-    asked: list[bool] = []
+    calls: list[bool] = []
 
     def score(step: int, sampler: SamplingClient, everything: bool) -> list[StepScores]:
-        asked.append(everything)
+        calls.append(everything)
         return passes(step, sampler, everything)
 
     scoring = scoring_of(heard, tmp_path, score)
     assert await scoring.score_now(10, client) == {"val/set/pass@1": 1.0, "val/set/tasks": 1.0}
     assert await scoring.score_now(10, client) == {"val/set/pass@1": 1.0, "val/set/tasks": 1.0}
-    assert asked == [True]
+    assert calls == [True]
     scoring.close()
 
 

@@ -116,14 +116,18 @@ class StandIn(LoopbackServer):
         return {"type": "create_model", "model_id": model_id}
 
     def _forward(self, model: Model, body: dict[str, Any]) -> dict[str, Any]:
-        found = body["forward_input"]
-        output = model.client.forward([_datum(one) for one in found["data"]], found["loss_fn"]).result()
+        forward_input = body["forward_input"]
+        output = model.client.forward(
+            [_datum(datum) for datum in forward_input["data"]], forward_input["loss_fn"]
+        ).result()
         return _scored(output, with_logprobs=True)
 
     def _forward_backward(self, model: Model, body: dict[str, Any]) -> dict[str, Any]:
-        found = body["forward_backward_input"]
-        data = [_datum(one) for one in found["data"]]
-        output = model.client.forward_backward(data, found["loss_fn"], found.get("loss_fn_config")).result()
+        forward_backward_input = body["forward_backward_input"]
+        data = [_datum(datum) for datum in forward_backward_input["data"]]
+        output = model.client.forward_backward(
+            data, forward_backward_input["loss_fn"], forward_backward_input.get("loss_fn_config")
+        ).result()
         return _scored(output, with_logprobs=self.scores_backward)
 
     def _optim_step(self, model: Model, body: dict[str, Any]) -> dict[str, Any]:

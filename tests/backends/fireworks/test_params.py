@@ -47,8 +47,13 @@ def test_a_tokenizer_has_to_be_named(tmp_path: Path) -> None:
 def test_only_what_the_client_promises_is_relied_on() -> None:
     backend = FireworksBackend(use_doctor=False, top_k_logprobs=7)
     facts = backend.facts(backend.config.base_url or "", "m")
-    found = backend.capabilities(facts, ServedModel(None), Tokens())
-    assert (found.backend, found.top_k_logprobs, found.summed_losses, found.custom_loss) == ("fireworks", 0, True, True)
+    capabilities = backend.capabilities(facts, ServedModel(None), Tokens())
+    assert (
+        capabilities.backend,
+        capabilities.top_k_logprobs,
+        capabilities.summed_losses,
+        capabilities.custom_loss,
+    ) == ("fireworks", 0, True, True)
     quirks = backend.quirks(facts)
     assert quirks.native_losses == {"cross_entropy"}
     assert quirks.expand_soft_targets

@@ -27,19 +27,19 @@ def batch() -> list[Datum]:
 
 
 def losses(client: TrainingClient, steps: int = 4) -> list[float]:
-    found: list[float] = []
+    values: list[float] = []
     for _ in range(steps):
         passed, stepped = client.forward_backward(batch(), "cross_entropy"), client.optim_step(AdamParams(1e-3))
-        found.append(passed.result().loss)
+        values.append(passed.result().loss)
         stepped.result()
-    return found
+    return values
 
 
 def trained(recipe: str, backend: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     """What a run logged at each step."""
     run = {"name": "r", "seed": 5, "model": {"name": "tiny"}, **RECIPES[recipe], "backend": backend}
     result = Experiment(ExperimentConfig.model_validate({"name": "same", "output_dir": str(folder), "run": run})).run()
-    assert [one.status for one in result.runs] == ["completed"], result.runs[0].error
+    assert [run.status for run in result.runs] == ["completed"], result.runs[0].error
     [path] = folder.glob("**/metrics.jsonl")
     steps = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return steps
@@ -90,9 +90,9 @@ def test_a_state_goes_on_in_another_session_as_if_nothing_had_happened(
     again = connect(service, run_dir=tmp_path / "other", model={"load_checkpoint_path": ref})
     assert losses(again, 3) == expected
     fresh = connect(service, run_dir=tmp_path / "third", model={"init_from_checkpoint": ref})
-    found = losses(fresh, 3)
-    assert found[0] == expected[0]  # the same weights
-    assert found[2] != expected[2]  # another optimizer
+    resumed = losses(fresh, 3)
+    assert resumed[0] == expected[0]  # the same weights
+    assert resumed[2] != expected[2]  # another optimizer
 
 
 def test_a_checkpoint_of_another_adapter_is_refused(connect: Connect, service: StandIn, tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def test_a_checkpoint_of_another_adapter_is_refused(connect: Connect, service: S
 
 def test_a_batch_that_is_sent_in_parts_counts_as_one(connect: Connect, service: StandIn) -> None:
     client = connect(service)
-    one = client.forward(batch()).result().loss
+    loss = client.forward(batch()).result().loss
     before = service.names().count("forward_backward")
     many = client.forward_backward(batch() * 600, "cross_entropy").result()
     assert service.names().count("forward_backward") > before + 1
     assert len(many.logprobs) == 1200
-    assert many.loss == pytest.approx(600 * one, rel=1e-5)
+    assert many.loss == pytest.approx(600 * loss, rel=1e-5)
     assert client.optim_step(AdamParams(1e-3)).result().metrics["grad_norm"] > 0
 
 
@@ -122,9 +122,9 @@ def test_a_loss_computed_there_is_the_loss_computed_here(
     loss: str, connect: Connect, service: StandIn, tmp_path: Path
 ) -> None:
     data = [Datum.policy(list(b"2+3="), list(b"five"), [-5.0, -4.5, -6.0, -5.5], 0.7)]
-    found: list[tuple[float, float]] = []
+    pairs: list[tuple[float, float]] = []
     for number, native in enumerate(([], [loss])):
         client = connect(service, run_dir=tmp_path / str(number), native_losses=native)
         passed = client.forward_backward(data, loss).result()
-        found.append((passed.loss, client.optim_step(AdamParams(0.0)).result().metrics["grad_norm"]))
-    assert found[0] == pytest.approx(found[1], rel=1e-4)
+        pairs.append((passed.loss, client.optim_step(AdamParams(0.0)).result().metrics["grad_norm"]))
+    assert pairs[0] == pytest.approx(pairs[1], rel=1e-4)

@@ -37,8 +37,8 @@ def test_a_session_is_deleted_at_the_end_and_nothing_is_reported(connect: Connec
         client.close()
         assert not service.sessions
         assert "telemetry" not in service.names()
-        kept = connect(service, delete_session=False)
-        kept.close()
+        undeleted = connect(service, delete_session=False)
+        undeleted.close()
         assert len(service.sessions) == 1
 
 
@@ -93,12 +93,12 @@ def test_each_sample_has_a_seed_of_its_own_and_the_log_probabilities_of_the_mode
 ) -> None:
     client = connect(service)
     sampler = client.sampler().result()
-    found = sampler.sample(PROMPT, 3, SamplingParams(6, temperature=0.5, seed=7, stop=[])).result()
-    asked = [body for name, body in service.asked if name == "completions"][-3:]
-    assert len({body["seed"] for body in asked}) == 3
-    assert all(0 <= body["seed"] < 2**31 and body["ignore_eos"] for body in asked)
-    scored = sampler.logprobs([*PROMPT, *found[0].tokens]).result()[len(PROMPT) :]
-    assert found[0].logprobs == pytest.approx(scored.tolist(), abs=1e-4)
+    samples = sampler.sample(PROMPT, 3, SamplingParams(6, temperature=0.5, seed=7, stop=[])).result()
+    requests = [body for name, body in service.asked if name == "completions"][-3:]
+    assert len({body["seed"] for body in requests}) == 3
+    assert all(0 <= body["seed"] < 2**31 and body["ignore_eos"] for body in requests)
+    scored = sampler.logprobs([*PROMPT, *samples[0].tokens]).result()[len(PROMPT) :]
+    assert samples[0].logprobs == pytest.approx(scored.tolist(), abs=1e-4)
 
 
 def test_the_end_of_text_stops_a_sample_that_is_to_end_with_a_control_token(connect: Connect, service: StandIn) -> None:

@@ -84,13 +84,13 @@ def save_tiny(folder: Path, arch: str = "llama", *, template: str | None = CHATM
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """The folder of a tiny model of an architecture; made once per session."""
-    made: dict[str, str] = {}
+    folders: dict[str, str] = {}
 
     def folder_of(arch: str) -> str:
-        if arch not in made:
+        if arch not in folders:
             extra: dict[str, Any] = {"sliding_window": 8} if arch in ("mistral", "gemma3_text") else {}
-            made[arch] = save_tiny(tmp_path_factory.mktemp(arch), arch, **extra)
-        return made[arch]
+            folders[arch] = save_tiny(tmp_path_factory.mktemp(arch), arch, **extra)
+        return folders[arch]
 
     return folder_of
 

@@ -55,12 +55,12 @@ def check_adapters(rows: int, hidden: int, inner: int, rank: int) -> None:
     of_row = np.array(places)[owner_of]
 
     def changed(values: Any, name: str) -> Any:
-        found = torch.zeros(rows, shapes[name][1])
+        change = torch.zeros(rows, shapes[name][1])
         for row, owner in enumerate(owner_of):
             if owner < 3:
                 a, b = adapters[owner].weights[name]
-                found[row] = 2.0 * (b @ (a @ values[row]))
-        return found
+                change[row] = 2.0 * (b @ (a @ values[row]))
+        return change
 
     adapted = decode_kernels.FewRows(x.clone(), norms[0], room, (bank, torch.from_numpy(of_row).int()))
     h = normed(x, norms[0])
@@ -149,8 +149,8 @@ def check_attention(*, norm: bool, window: int | None) -> None:
     traits = SimpleNamespace(scale=0.3, window=window)
     where = (positions, homes, shared)
     for prompts in (False, True):
-        found = decode_step.attend(qkv, (cos, sin), norms, (keys, values), where, traits, heads, prompts=prompts)
-        check("attention", found.view(slots, heads, width), expected)
+        output = decode_step.attend(qkv, (cos, sin), norms, (keys, values), where, traits, heads, prompts=prompts)
+        check("attention", output.view(slots, heads, width), expected)
     check("keys", keys, expected_keys)
     check("values", values, expected_values, 0)
 
@@ -187,8 +187,8 @@ def check_gather() -> None:
         rows = torch.randn(number, 2, 4, requires_grad=True)
         slope = torch.full((len(index.gather), 2, 4), float("nan"))
         slope[:count] = torch.randn(count, 2, 4)
-        [found] = torch.autograd.grad(Gather.apply(rows, index.gather, index.order, index.ends), rows, slope)
-        check("gather", found, torch.zeros_like(found).index_add_(0, index.gather[:count], slope[:count]))
+        [gradient] = torch.autograd.grad(Gather.apply(rows, index.gather, index.order, index.ends), rows, slope)
+        check("gather", gradient, torch.zeros_like(gradient).index_add_(0, index.gather[:count], slope[:count]))
 
 
 def check_others() -> None:

@@ -111,9 +111,9 @@ def at_most(more: int) -> Iterator[None]:
 
 
 def gradient(client: Any) -> list[Any]:
-    found = [tensor.clone() for tensor in client._state.optimizer._gradient]
+    tensors = [tensor.clone() for tensor in client._state.optimizer._gradient]
     client._state.optimizer.forget_gradient()
-    return found
+    return tensors
 
 
 def gap(one: Sequence[Any], other: Sequence[Any]) -> float:
@@ -152,20 +152,20 @@ def limited_pass(folder: str, lengths: list[int]) -> dict[str, Any]:
 
 
 def sequence_that_never_fits(folder: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     with client_of(folder, 8, {"exact": True}) as client:
         train(client, [20, 30])
         client.forward_backward(data_of([40]), "cross_entropy").result()
         before = [tensor.clone() for tensor in held(client)]
         with at_most(8 << 20):
-            found["alone"] = failure(lambda: client.forward_backward(data_of([1024]), "cross_entropy").result())
-            found["last"] = failure(lambda: client.forward_backward(data_of([64, 1024]), "cross_entropy").result())
-            found["short"] = failure(lambda: client.forward(data_of([64])).result())
-        found["unchanged"] = all(torch.equal(a, b) for a, b in zip(held(client), before, strict=True))
+            outcome["alone"] = failure(lambda: client.forward_backward(data_of([1024]), "cross_entropy").result())
+            outcome["last"] = failure(lambda: client.forward_backward(data_of([64, 1024]), "cross_entropy").result())
+            outcome["short"] = failure(lambda: client.forward(data_of([64])).result())
+        outcome["unchanged"] = all(torch.equal(a, b) for a, b in zip(held(client), before, strict=True))
         client._state.optimizer.forget_gradient()
         client.forward_backward(data_of([1024]), "cross_entropy").result()
-        found["usable"] = any(bool(tensor.any()) for tensor in gradient(client))
-    return found
+        outcome["usable"] = any(bool(tensor.any()) for tensor in gradient(client))
+    return outcome
 
 
 def limits(folder: str) -> dict[str, Any]:
@@ -181,26 +181,26 @@ def limits(folder: str) -> dict[str, Any]:
 
 def optimizer_and_checkpoint(folder: str) -> dict[str, Any]:
     """A large adapter: there is no memory for its moments, then just enough to store it, then too little to load it."""
-    found: dict[str, Any] = {}
+    outcome: dict[str, Any] = {}
     with client_of(folder, 512, {"exact": True}) as client:
         client.forward_backward(data_of([40]), "cross_entropy").result()
         size = sum(tensor.numel() * 4 for tensor in client._state.optimizer.parameters)
         before = [tensor.clone() for tensor in held(client)]
         with at_most(4 << 20):
-            found["step"] = failure(lambda: client.optim_step(AdamParams(1e-3)).result())
-        found["unchanged"] = all(torch.equal(a, b) for a, b in zip(held(client), before, strict=True))
-        found["steps"] = client._state.optimizer.steps
+            outcome["step"] = failure(lambda: client.optim_step(AdamParams(1e-3)).result())
+        outcome["unchanged"] = all(torch.equal(a, b) for a, b in zip(held(client), before, strict=True))
+        outcome["steps"] = client._state.optimizer.steps
         del before
         with at_most(3 * size):
             client.optim_step(AdamParams(1e-3)).result()
         before = [tensor.clone() for tensor in held(client)]
         with at_most(4 << 20):  # a checkpoint is written piece by piece
             ref = client.save_state("small").result()
-            found["load"] = failure(lambda: client.load_state(ref).result())
-        found["kept"] = all(torch.equal(a, b) for a, b in zip(held(client), before, strict=True))
+            outcome["load"] = failure(lambda: client.load_state(ref).result())
+        outcome["kept"] = all(torch.equal(a, b) for a, b in zip(held(client), before, strict=True))
         client.load_state(ref).result()
-        found["restored"] = all(torch.equal(a, b) for a, b in zip(held(client), before, strict=True))
-    return found
+        outcome["restored"] = all(torch.equal(a, b) for a, b in zip(held(client), before, strict=True))
+    return outcome
 
 
 @contextmanager

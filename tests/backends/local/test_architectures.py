@@ -227,8 +227,8 @@ def test_a_family_computes_the_same_on_a_gpu(family: str, tmp_path: Path, make_c
     client = make_client(name=folder, params={"device": "cuda", "dtype": "bfloat16", "exact": False})
     adapted(client)
     prompts = [datum.tokens[:length].tolist() for datum, length in zip(data, (5, 22, 1), strict=False)]
-    asked = [client.sampler().result().sample(prompt, 2, SamplingParams(16, seed=1, stop=[])) for prompt in prompts]
-    for prompt, operation in zip(prompts, asked, strict=True):
+    pending = [client.sampler().result().sample(prompt, 2, SamplingParams(16, seed=1, stop=[])) for prompt in prompts]
+    for prompt, operation in zip(prompts, pending, strict=True):
         for sample in operation.result():
             datum = Datum.supervised([*prompt, *sample.tokens], [0.0] * len(prompt) + [1.0] * 16)
             [again] = client.forward([datum]).result().logprobs
@@ -255,8 +255,8 @@ def assert_like(reference: Reference, client: Any, data: Sequence[Datum], *, gra
 
 def assert_greedy(client: Any, reference: Reference, prompts: Sequence[Any]) -> None:
     sampler = client.sampler().result()
-    asked = [sampler.sample(prompt.tolist(), 1, SamplingParams(16, temperature=0.0, stop=[])) for prompt in prompts]
-    for prompt, operation in zip(prompts, asked, strict=True):
+    pending = [sampler.sample(prompt.tolist(), 1, SamplingParams(16, temperature=0.0, stop=[])) for prompt in prompts]
+    for prompt, operation in zip(prompts, pending, strict=True):
         [sample] = operation.result()
         assert len(sample.tokens) == 16
         with torch.no_grad():
@@ -303,12 +303,12 @@ def test_what_a_config_does_not_tell_is_found_by_trying(
 
 def test_layers_that_text_never_goes_through_are_not_adapted(tmp_path: Path, make_client: MakeClient) -> None:
     text = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-    seen = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     folder = build(
         tmp_path / "model",
         "gemma3",
         text_config={**text, "vocab_size": VOCABULARY, "num_key_value_heads": 2, "head_dim": 16},
-        vision_config={**seen, "image_size": 28, "patch_size": 14},
+        vision_config={**vision, "image_size": 28, "patch_size": 14},
         mm_tokens_per_image=1,
     )
     client = make_client(name=folder)

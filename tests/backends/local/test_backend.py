@@ -34,14 +34,14 @@ def datum(client: Any, text: str = "The capital of France is Paris.") -> Datum:
 
 
 def test_two_runs_share_one_base_and_keep_their_own_adapters(make_client: MakeClient, tmp_path: Path) -> None:
-    one, two = make_client(seed=1, run_dir=tmp_path / "1"), make_client(seed=2, lora_rank=4, run_dir=tmp_path / "2")
-    assert one._base is two._base
+    first, two = make_client(seed=1, run_dir=tmp_path / "1"), make_client(seed=2, lora_rank=4, run_dir=tmp_path / "2")
+    assert first._base is two._base
     before = two.forward([datum(two)]).result().loss
     running = two.sampler().result().sample([1, 2, 3], 2, SamplingParams(50, seed=1, stop=[]))
     for _ in range(3):
-        one.forward_backward([datum(one)], "cross_entropy")
-        one.optim_step(AdamParams(1e-2)).result()
-    assert one.forward([datum(one)]).result().loss < before
+        first.forward_backward([datum(first)], "cross_entropy")
+        first.optim_step(AdamParams(1e-2)).result()
+    assert first.forward([datum(first)]).result().loss < before
     assert two.forward([datum(two)]).result().loss == before
     assert len(running.result()) == 2
 
@@ -72,8 +72,8 @@ def test_the_base_goes_with_its_last_user(llama: str, tmp_path: Path) -> None:
 
 
 def test_the_seed_decides_the_adapter(make_client: MakeClient) -> None:
-    one, same, other = make_client(seed=1), make_client(seed=1), make_client(seed=2)
-    firsts = [client._state.adapter.tensors()[0] for client in (one, same, other)]
+    first, same, other = make_client(seed=1), make_client(seed=1), make_client(seed=2)
+    firsts = [client._state.adapter.tensors()[0] for client in (first, same, other)]
     assert torch.equal(firsts[0], firsts[1])
     assert not torch.equal(firsts[0], firsts[2])
 
@@ -169,8 +169,8 @@ def test_a_custom_loss_survives_a_split_too(make_client: MakeClient, monkeypatch
 
     monkeypatch.setattr(passes._Run, "_read_row", read_row)
     assert client.forward_backward_custom(data, squared).result().loss == pytest.approx(expected.loss, rel=1e-5)
-    for one, other in zip(client._state.optimizer._gradient, gradient, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-1)
+    for first, other in zip(client._state.optimizer._gradient, gradient, strict=True):
+        torch.testing.assert_close(first, other, rtol=1e-3, atol=1e-1)
 
 
 def test_other_faults_of_torch_are_not_taken_for_lack_of_memory(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,25 +77,25 @@ def test_the_shipped_adapter_is_the_sampler_that_was_scored(source: Source) -> N
     from evsys_sdk.backends.client import ModelSpec
     from evsys_sdk.backends.local.backend import LocalBackend
 
-    made = ship(source, "peft_dir", name="p")
+    deployment = ship(source, "peft_dir", name="p")
     backend = LocalBackend(device="cpu", exact=True)
     handles = backend.prepare(model=ModelSpec(source.base_model), run_dir=Path("other"))
     sampler = handles["training_client"].open_sampler(str(source.weights)).result()
     ours = np.asarray(sampler.logprobs(PROMPT).result())[1:]
     backend.teardown(handles)
-    theirs = with_adapter(source, made.location)
+    theirs = with_adapter(source, deployment.location)
     assert np.allclose(ours, theirs[np.arange(len(PROMPT) - 1), PROMPT[1:]], atol=2e-4)
 
 
 def test_a_merged_model_gives_the_adapters_logits(source: Source) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    made = ship(source, "merged_safetensors", name="p")
-    merged = AutoModelForCausalLM.from_pretrained(made.location).eval()
+    deployment = ship(source, "merged_safetensors", name="p")
+    merged = AutoModelForCausalLM.from_pretrained(deployment.location).eval()
     expected = with_adapter(source, str(source.weights))
     assert np.abs(logprobs_of(merged) - expected).max() < 1e-4
     assert np.abs(logprobs_of(load_base(source)) - expected).max() > 0.05  # the adapter changes something
-    assert AutoTokenizer.from_pretrained(made.location).chat_template
+    assert AutoTokenizer.from_pretrained(deployment.location).chat_template
 
 
 def test_a_gguf_file_is_made_of_the_merged_model_by_the_converter(source: Source, tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_a_gguf_file_is_made_of_the_merged_model_by_the_converter(source: Source
         "names = sorted(path.name for path in pathlib.Path(folder).iterdir())\n"
         "pathlib.Path(out).write_text(kind + ' ' + ' '.join(names))\n"
     )
-    made = ship(source, "gguf", name="p", params={"outtype": "q8_0", "converter": str(converter)})
-    kind, *names = (Path(made.location) / "model-q8_0.gguf").read_text().split()
+    deployment = ship(source, "gguf", name="p", params={"outtype": "q8_0", "converter": str(converter)})
+    kind, *names = (Path(deployment.location) / "model-q8_0.gguf").read_text().split()
     assert kind == "q8_0"
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(names)
 

@@ -93,13 +93,13 @@ def test_by_default_experts_are_left_as_they_are_and_a_merged_sampler_agrees(
     folder = build_family("Qwen3-MoE", tmp_path)
     plain = make_client(name=folder)
     assert not [name for name in plain._state.adapter.weights if "experts" in name]
-    found: list[Any] = []
+    samples: list[Any] = []
     for merge in (True, False):
         client = make_client(name=folder, params={"lora_targets": ["*"], "merge_samplers": merge})
         adapted(client)
-        found += client.sampler().result().sample([1, 2, 3], 1, SamplingParams(12, seed=1, stop=[])).result()
-    assert found[0].tokens == found[1].tokens
-    np.testing.assert_allclose(found[0].logprobs, found[1].logprobs, atol=1e-4)
+        samples += client.sampler().result().sample([1, 2, 3], 1, SamplingParams(12, seed=1, stop=[])).result()
+    assert samples[0].tokens == samples[1].tokens
+    np.testing.assert_allclose(samples[0].logprobs, samples[1].logprobs, atol=1e-4)
 
 
 def test_an_adapter_of_experts_for_another_model_is_refused(tmp_path: Path, make_client: MakeClient) -> None:

@@ -122,10 +122,10 @@ def test_a_text_that_cannot_be_scored_fails_alone(client: Any, monkeypatch: pyte
 
     monkeypatch.setattr(scoring, "_score_row", score_row)
     texts = [list(range(start, start + 35)) for start in range(0, 120, 20)]
-    asked = [sampler.logprobs(text) for text in texts]
+    pending = [sampler.logprobs(text) for text in texts]
     with pytest.raises(BackendError, match="a text of 179 tokens does not fit"):
         sampler.logprobs([number % 250 for number in range(180)]).result(PATIENCE_S)
-    for text, operation in zip(texts, asked, strict=True):
+    for text, operation in zip(texts, pending, strict=True):
         assert len(operation.result(PATIENCE_S)) == len(text)
 
 

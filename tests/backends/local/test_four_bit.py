@@ -92,8 +92,8 @@ def test_the_memory_plan_counts_four_bits() -> None:
     shape = {"hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4}
     sizes = Sizes.of(AutoConfig.for_model("qwen3_moe", **mixture, **shape, head_dim=128))
     assert sizes.parameters == pytest.approx(30.5e9, rel=0.01)
-    wanted = Needs(torch.device("cuda"), torch.bfloat16, 32, None, 8192, 0, merge=False, recompute=False)
+    needs = Needs(torch.device("cuda"), torch.bfloat16, 32, None, 8192, 0, merge=False, recompute=False)
     small = Needs(torch.device("cuda"), torch.bfloat16, 32, None, 8192, 0, merge=False, recompute=False, four_bit=True)
-    assert Estimate.of(sizes, wanted).base == 2 * sizes.parameters
+    assert Estimate.of(sizes, needs).base == 2 * sizes.parameters
     assert Estimate.of(sizes, small).base < 18e9
     assert "weights as nf4" in Estimate.of(sizes, small).describe(small)

@@ -49,7 +49,7 @@ def alike(one: Any, other: Any) -> float:
 def test_the_fused_body_has_the_gradient_of_float32_on_a_cpu(
     arch: str, shared: int, tiny: Callable[[str], str], make_client: Callable[..., Any]
 ) -> None:
-    found: list[Any] = []
+    gradients: list[Any] = []
     logprobs: list[Any] = []
     for params in ({}, GPU, {**GPU, "lora_dropout": 1e-9}):  # the last goes through the model's own modules
         client = make_client(name=tiny(arch), params=params)
@@ -57,9 +57,9 @@ def test_the_fused_body_has_the_gradient_of_float32_on_a_cpu(
         logprobs.append(
             np.concatenate(client.forward_backward(some_data(shared=shared), "cross_entropy").result().logprobs)
         )
-        found.append(gradient(client))
+        gradients.append(gradient(client))
     assert client._base.gpu_layers, "the fused body is not in use"
-    exact, fused, own = found
+    exact, fused, own = gradients
     assert alike(fused, exact) > 0.99
     assert alike(fused, exact) > alike(own, exact) - 0.002
     assert abs(float(fused.norm() / exact.norm()) - 1) < 0.03
@@ -70,16 +70,16 @@ def test_a_captured_pass_has_the_gradient_of_the_one_before_it(make_client: Call
     client = make_client(params=GPU)
     randomise(client)
     losses: dict[int, list[float]] = {0: [], 1: []}
-    found: dict[int, list[Any]] = {0: [], 1: []}
+    gradients: dict[int, list[Any]] = {0: [], 1: []}
     for seed in (0, 1, 0, 1):  # the first is read as it is, and from the second on the shape is known
         losses[seed].append(client.forward_backward(some_data(seed, shared=0), "cross_entropy").result().loss)
-        found[seed].append(gradient(client))
+        gradients[seed].append(gradient(client))
         client._state.optimizer.forget_gradient()
     assert len(client._state.graphs._passes) == 1
     for seed in (0, 1):
         assert losses[seed][0] == pytest.approx(losses[seed][1], rel=1e-3)
-        assert alike(*found[seed]) > 0.999
-    assert alike(found[0][0], found[1][0]) < 0.9
+        assert alike(*gradients[seed]) > 0.999
+    assert alike(gradients[0][0], gradients[1][0]) < 0.9
     client.forward_backward(some_data(0, shared=0), "cross_entropy")
     client.optim_step(AdamParams(1e-3)).result()
     after = client.forward_backward(some_data(0, shared=0), "cross_entropy").result().loss
@@ -92,13 +92,13 @@ def test_a_captured_pass_has_the_gradient_of_the_one_before_it(make_client: Call
 
 @pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["k_proj", "up_proj", "down_proj"]])
 def test_an_adapter_of_some_layers_only(targets: list[str], make_client: Callable[..., Any]) -> None:
-    found: list[Any] = []
+    gradients: list[Any] = []
     for params in ({}, GPU):
         client = make_client(params={**params, "lora_targets": targets})
         randomise(client)
         client.forward_backward(some_data(), "cross_entropy").result()
-        found.append(gradient(client))
-    assert alike(*found) > 0.99
+        gradients.append(gradient(client))
+    assert alike(*gradients) > 0.99
     check_logprobs(client, client.sampler().result())
 
 
@@ -107,11 +107,11 @@ def check_logprobs(client: Any, sampler: Any, *, allowed: float = 0.1) -> None:
     rng = np.random.default_rng(3)
     prompts = [rng.integers(0, 256, length).tolist() for length in (3, 40, 17, 130, 9)]
     lengths = (40, 3, 25, 90, 12)
-    asked = [
+    pending = [
         sampler.sample(prompt, 3, SamplingParams(count, seed=number, stop=[]))
         for number, (prompt, count) in enumerate(zip(prompts, lengths, strict=True))
     ]
-    for prompt, count, operation in zip(prompts, lengths, asked, strict=True):
+    for prompt, count, operation in zip(prompts, lengths, pending, strict=True):
         for sample in operation.result():
             assert len(sample.tokens) == count
             datum = Datum.supervised([*prompt, *sample.tokens], [0.0] * len(prompt) + [1.0] * count)
@@ -133,15 +133,15 @@ def test_a_sampler_keeps_its_weights_while_others_come_and_go(make_client: Calla
     client = make_client(params=GPU)
     greedy = SamplingParams(24, temperature=0, stop=[])
     randomise(client, 1)
-    kept = client.sampler().result()
-    before = kept.sample([1, 2, 3], 1, greedy).result()
+    first = client.sampler().result()
+    before = first.sample([1, 2, 3], 1, greedy).result()
     for seed in range(2, 6):
         randomise(client, seed)
         other = client.sampler().result()
         assert other.sample([1, 2, 3], 1, greedy).result() != before
         if seed % 2:
-            assert kept.sample([1, 2, 3], 1, greedy).result() == before
-    assert kept.sample([1, 2, 3], 1, greedy).result() == before
+            assert first.sample([1, 2, 3], 1, greedy).result() == before
+    assert first.sample([1, 2, 3], 1, greedy).result() == before
 
 
 def test_a_seed_repeats_its_samples_and_truncation_works_beside_it(make_client: Callable[..., Any]) -> None:
@@ -168,12 +168,12 @@ def test_training_and_sampling_at_the_same_time(make_client: Callable[..., Any])
     params = SamplingParams(60, seed=1, temperature=0, stop=[])
     alone = sampler.sample([7, 8, 9], 1, params).result()
     losses: list[float] = []
-    asked = [sampler.sample([7, 8, 9], 1, params) for _ in range(3)]
+    pending = [sampler.sample([7, 8, 9], 1, params) for _ in range(3)]
     for _ in range(12):
         output = client.forward_backward(some_data(), "cross_entropy")
         client.optim_step(AdamParams(5e-3))
         losses.append(output.result().loss)
-    assert [operation.result() for operation in asked] == [alone] * 3
+    assert [operation.result() for operation in pending] == [alone] * 3
     assert losses[-1] < losses[0] * 0.8
 
 
@@ -200,17 +200,17 @@ def test_rows_with_shared_prefixes_are_captured_too(make_client: Callable[..., A
     randomise(client)
     randomise(exact)
     exact.forward_backward(some_data(0), "cross_entropy").result()
-    found: dict[int, list[Any]] = {0: [], 1: []}
+    gradients: dict[int, list[Any]] = {0: [], 1: []}
     for seed in (0, 1, 0, 1):
         client.forward_backward(some_data(seed), "cross_entropy").result()
-        found[seed].append(gradient(client))
+        gradients[seed].append(gradient(client))
         client._state.optimizer.forget_gradient()
     [shape] = client._state.graphs._passes
     assert shape.keys
     for seed in (0, 1):
-        assert alike(*found[seed]) > 0.999
-    assert alike(found[0][1], gradient(exact)) > 0.99
-    assert alike(found[0][0], found[1][0]) < 0.9
+        assert alike(*gradients[seed]) > 0.999
+    assert alike(gradients[0][1], gradient(exact)) > 0.99
+    assert alike(gradients[0][0], gradients[1][0]) < 0.9
 
 
 def test_samples_of_one_prompt_read_it_in_one_place(
@@ -229,14 +229,14 @@ def test_samples_of_one_prompt_read_it_in_one_place(
     sampler = client.sampler().result()
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 256, length).tolist() for length in (100, 70, 100)]
-    asked = [
+    pending = [
         (prompt, length, sampler.sample(prompt, count, SamplingParams(length, seed=length, stop=[])))
         for prompt in prompts
         for count, length in ((1, 10), (10, 40), (3, 25))
     ]
     data: list[Datum] = []
     logprobs: list[Any] = []
-    for prompt, length, operation in asked:
+    for prompt, length, operation in pending:
         for sample in operation.result():
             data.append(Datum.supervised([*prompt, *sample.tokens], [0.0] * len(prompt) + [1.0] * length))
             logprobs.append(np.array(sample.logprobs))

@@ -52,9 +52,9 @@ def randomise(client: Any) -> None:
 
 
 def gradient(client: Any) -> Any:
-    found = torch.cat([tensor.flatten().double().cpu() for tensor in client._state.optimizer._gradient])
+    flat = torch.cat([tensor.flatten().double().cpu() for tensor in client._state.optimizer._gradient])
     client._state.optimizer.forget_gradient()
-    return found
+    return flat
 
 
 def alike(one: Any, other: Any) -> float:

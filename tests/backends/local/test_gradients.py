@@ -35,17 +35,17 @@ def reference_logprobs(folder: str, client: Any, data: Sequence[Datum]) -> tuple
         replaced[f"{name}.weight"] = model.get_parameter(f"{name}.weight").detach() + adapter.scale * (b @ a)
     width = max(len(datum) for datum in data)
     ids = torch.zeros(len(data), width, dtype=torch.long)
-    seen = torch.zeros(len(data), width, dtype=torch.long)
+    mask = torch.zeros(len(data), width, dtype=torch.long)
     for row, datum in enumerate(data):
         ids[row, : len(datum)] = torch.from_numpy(datum.tokens)
-        seen[row, : len(datum)] = 1
-    output = torch.func.functional_call(model, replaced, (), {"input_ids": ids, "attention_mask": seen})
+        mask[row, : len(datum)] = 1
+    output = torch.func.functional_call(model, replaced, (), {"input_ids": ids, "attention_mask": mask})
     full = output.logits.log_softmax(-1)
-    found = []
+    logprobs = []
     for row, datum in enumerate(data):
         targets = torch.from_numpy(datum.target_tokens.reshape(len(datum), -1))
-        found.append(full[row, : len(datum)].gather(1, targets).reshape(datum.target_tokens.shape))
-    return model, parameters, found
+        logprobs.append(full[row, : len(datum)].gather(1, targets).reshape(datum.target_tokens.shape))
+    return model, parameters, logprobs
 
 
 def reference_loss(name: str, data: Sequence[Datum], logprobs: Sequence[Any]) -> Any:
@@ -122,8 +122,8 @@ def gradient(client: Any) -> list[Any]:
 def assert_close(found: Sequence[Any], expected: Sequence[Any], tolerance: float = 1e-5) -> None:
     largest = max(float(tensor.abs().max()) for tensor in expected)
     assert largest > 0
-    for one, other in zip(found, expected, strict=True):
-        assert float((one - other).abs().max()) <= tolerance * largest
+    for first, other in zip(found, expected, strict=True):
+        assert float((first - other).abs().max()) <= tolerance * largest
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -142,9 +142,9 @@ def test_every_loss_and_its_gradient_equal_plain_torch(
     _, parameters, logprobs = reference_logprobs(tiny(arch), client, data)
     loss = reference_loss(loss_fn, data, logprobs)
     assert output.loss == pytest.approx(float(loss.detach()), rel=1e-5, abs=1e-5)
-    for found, expected, datum in zip(output.logprobs, logprobs, data, strict=True):
+    for actual, expected, datum in zip(output.logprobs, logprobs, data, strict=True):
         counted = datum.weights != 0
-        np.testing.assert_allclose(found[counted], expected.detach().numpy()[counted], atol=1e-4)
+        np.testing.assert_allclose(actual[counted], expected.detach().numpy()[counted], atol=1e-4)
     assert_close(gradient(client), torch.autograd.grad(loss, parameters))
 
 
@@ -155,17 +155,17 @@ def test_how_data_is_packed_changes_nothing(
     params: dict[str, Any], shared: int, device: str, make_client: Callable[..., Any]
 ) -> None:
     data = some_data(policy=False, shared=shared)
-    found: list[list[Any]] = []
+    gradients: list[list[Any]] = []
     outputs: list[Any] = []
     for chosen in ({}, params):
         client = make_client(params={"device": device, **chosen})
         randomise(client)
         outputs.append(client.forward_backward(data, "cross_entropy").result())
-        found.append(gradient(client))
+        gradients.append(gradient(client))
     assert outputs[0].loss == pytest.approx(outputs[1].loss, rel=1e-5)
-    for one, other in zip(outputs[0].logprobs, outputs[1].logprobs, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-4)
-    assert_close(found[0], found[1])
+    for first, other in zip(outputs[0].logprobs, outputs[1].logprobs, strict=True):
+        np.testing.assert_allclose(first, other, atol=1e-4)
+    assert_close(gradients[0], gradients[1])
 
 
 @pytest.mark.parametrize("tokens_at_once", [4096, 60])
@@ -221,10 +221,10 @@ def test_a_custom_loss_may_use_positions_without_weight(client: Any) -> None:
 
     weighted = dataclasses.replace(datum, weights=np.ones_like(datum.weights))
     client.forward_backward_custom([unweighted], everything).result()
-    found = gradient(client)
+    tensors = gradient(client)
     client._state.optimizer.forget_gradient()
     client.forward_backward([weighted], "cross_entropy").result()
-    assert_close(found, gradient(client))
+    assert_close(tensors, gradient(client))
 
 
 def test_data_of_which_nothing_counts_leave_no_gradient(client: Any) -> None:

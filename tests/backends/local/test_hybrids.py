@@ -42,34 +42,34 @@ def test_long_texts_with_a_shared_beginning_have_the_model_s_own_logprobs(folder
     client = make_client(name=folder)
     reference = Reference(folder, adapted(client))
     data = long_data()
-    for found, datum in zip(client.forward(data).result().logprobs, data, strict=True):
+    for logprobs, datum in zip(client.forward(data).result().logprobs, data, strict=True):
         with torch.no_grad():
             expected = reference.logprobs(datum.tokens)
         expected = expected.gather(1, torch.from_numpy(datum.target_tokens)[:, None])[:, 0]
-        np.testing.assert_allclose(found, expected.numpy(), atol=2e-4)
+        np.testing.assert_allclose(logprobs, expected.numpy(), atol=2e-4)
 
 
 def test_gradients_do_not_depend_on_rows_sharing_or_recomputation(folder: str, make_client: MakeClient) -> None:
-    found: list[Any] = []
+    gradients: list[Any] = []
     for params in ({}, {"share_prefixes": False}, {"tokens_at_once": 256}, {"recompute": "always"}):
         client = make_client(name=folder, params=params)
         adapted(client)
         client.forward_backward(long_data(), "cross_entropy").result()
-        found.append(torch.cat([tensor.flatten() for tensor in client._state.optimizer._gradient]))
-    for other in found[1:]:
-        assert float((other - found[0]).abs().max()) <= 3e-5 * float(found[0].abs().max())
-    assert torch.equal(found[0], found[3])
+        gradients.append(torch.cat([tensor.flatten() for tensor in client._state.optimizer._gradient]))
+    for other in gradients[1:]:
+        assert float((other - gradients[0]).abs().max()) <= 3e-5 * float(gradients[0].abs().max())
+    assert torch.equal(gradients[0], gradients[3])
 
 
 def test_samples_that_join_late_continue_from_the_end_of_their_prompt(folder: str, make_client: MakeClient) -> None:
     prompt = list(range(90))
-    found: list[list[Any]] = []
+    samples: list[list[Any]] = []
     for lanes in (8, 2):
         client = make_client(name=folder, params={"samples_at_once": lanes})
         adapted(client)
         sampler = client.sampler().result()
-        asked = [sampler.sample(prompt, 5, SamplingParams(9 + more, seed=3, stop=[])) for more in range(2)]
-        found.append([sample for operation in asked for sample in operation.result()])
-    assert [sample.tokens for sample in found[0]] == [sample.tokens for sample in found[1]]
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+        pending = [sampler.sample(prompt, 5, SamplingParams(9 + more, seed=3, stop=[])) for more in range(2)]
+        samples.append([sample for operation in pending for sample in operation.result()])
+    assert [sample.tokens for sample in samples[0]] == [sample.tokens for sample in samples[1]]
+    for first, other in zip(*samples, strict=True):
+        np.testing.assert_allclose(first.logprobs, other.logprobs, atol=1e-4)

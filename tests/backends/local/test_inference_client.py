@@ -30,14 +30,14 @@ CHAT: list[Any] = [
 
 @pytest.fixture
 def make(llama: str) -> Iterator[Callable[..., Any]]:
-    made: list[Any] = []
+    clients: list[Any] = []
 
     def build(**params: Any) -> Any:
-        made.append(get_inference("local")(**{"model": llama, "device": "cpu", "dtype": "float32", **params}))
-        return made[-1]
+        clients.append(get_inference("local")(**{"model": llama, "device": "cpu", "dtype": "float32", **params}))
+        return clients[-1]
 
     yield build
-    for client in made:
+    for client in clients:
         client.close()
 
 
@@ -88,9 +88,9 @@ def test_prompts_are_what_the_tokenizers_own_template_gives() -> None:
     renderer = get_renderer(tokenizer)
     own = tokenizer.apply_chat_template(CHAT, tokenize=True, add_generation_prompt=True, return_dict=False)
     assert renderer.prompt(CHAT) == own
-    told = [*CHAT, {"role": "assistant", "content": "Fine"}]
-    [rendered] = renderer.render(told, "last_assistant")
-    whole = tokenizer.apply_chat_template(told, tokenize=True, return_dict=False)
+    conversation = [*CHAT, {"role": "assistant", "content": "Fine"}]
+    [rendered] = renderer.render(conversation, "last_assistant")
+    whole = tokenizer.apply_chat_template(conversation, tokenize=True, return_dict=False)
     assert rendered.tokens == whole[: len(rendered.tokens)]
     supervised = [token for token, weight in zip(rendered.tokens, rendered.weights, strict=True) if weight]
     assert tokenizer.decode(supervised) == "Fine<|im_end|>"

@@ -81,8 +81,8 @@ def test_arms_trained_together_have_the_numbers_they_have_alone(
     together = arms_of(make_client, tmp_path, name=tiny(arch))
     apart = arms_of(make_client, tmp_path, join="never", name=tiny(arch))
     assert np.allclose(train(together, together=True), train(apart, together=False), rtol=1e-4)
-    for one, other in zip(together, apart, strict=True):
-        assert torch.allclose(weights_of(one), weights_of(other), atol=2e-4)
+    for first, other in zip(together, apart, strict=True):
+        assert torch.allclose(weights_of(first), weights_of(other), atol=2e-4)
     assert joint_rows(together) >= ARMS * (STEPS - 1)
 
 
@@ -108,11 +108,11 @@ def test_a_loss_that_fails_reaches_only_its_own_run(make_client: MakeClient, tmp
     def broken(data: Any, logprobs: Any) -> Any:
         raise ValueError("no loss today")
 
-    asked = [arm.forward_backward(batch_of(number, 0), "cross_entropy") for number, arm in enumerate(arms[:2])]
+    pending = [arm.forward_backward(batch_of(number, 0), "cross_entropy") for number, arm in enumerate(arms[:2])]
     failing = arms[2].forward_backward_custom(batch_of(2, 0), broken)
     with pytest.raises(Exception, match="no loss today"):
         failing.result(PATIENCE_S)
-    assert all(np.isfinite(one.result(PATIENCE_S).loss) for one in asked)
+    assert all(np.isfinite(one.result(PATIENCE_S).loss) for one in pending)
     assert not arms[2]._state.optimizer.accumulated.any()
     assert all(arm._state.optimizer.accumulated.any() for arm in arms[:2])
 
@@ -174,19 +174,19 @@ PROMPTS = [list(range(30, 60)), [*range(30, 50), 1, 2], [7, 8, 9]]
 def draw(clients: list[Any], *, together: bool) -> list[Any]:
     """Samples and scores of each client, which all ask for the same prompts."""
     samplers = [client.sampler().result() for client in clients]
-    found: list[list[Any]] = [[] for _ in samplers]
+    samples: list[list[Any]] = [[] for _ in samplers]
     for turn in range(2):
-        asked = []
+        pending = []
         for arm, sampler in enumerate(samplers):
             params = SamplingParams(6 + 2 * arm, stop=[], seed=turn, temperature=0.0 if turn else 1.0)
             requests = [sampler.sample(prompt, 3, params) for prompt in PROMPTS]
-            asked.append((requests, sampler.logprobs(PROMPTS[0])))
+            pending.append((requests, sampler.logprobs(PROMPTS[0])))
             if not together:
                 [request.result(PATIENCE_S) for request in requests]
-        for arm, (requests, scored) in enumerate(asked):
-            found[arm] += [sample for request in requests for sample in request.result(PATIENCE_S)]
+        for arm, (requests, scored) in enumerate(pending):
+            samples[arm] += [sample for request in requests for sample in request.result(PATIENCE_S)]
             assert np.isfinite(scored.result(PATIENCE_S)[1:]).all()
-    return found
+    return samples
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen3.5", "GPT-2"])
@@ -197,9 +197,9 @@ def test_samples_drawn_together_are_those_drawn_alone(family: str, make_client: 
     apart = arms_of(make_client, tmp_path, 3, join="never", name=folder)
     for clients in (together, apart):
         train(clients[:2], together=False, steps=3)  # the last one stays what the base is
-    for one, other in zip(draw(together, together=True), draw(apart, together=False), strict=True):
-        assert [sample.tokens for sample in one] == [sample.tokens for sample in other]
-        for mine, alone in zip(one, other, strict=True):
+    for first, other in zip(draw(together, together=True), draw(apart, together=False), strict=True):
+        assert [sample.tokens for sample in first] == [sample.tokens for sample in other]
+        for mine, alone in zip(first, other, strict=True):
             assert np.allclose(mine.logprobs, alone.logprobs, atol=1e-4)
     [batch] = together[0]._loop._thread._serving._batches.values()
     assert type(batch._decoder).__name__ == "JointDecoder"
@@ -210,11 +210,11 @@ def test_a_client_that_is_closed_gives_up_its_own_samples_only(make_client: Make
     samplers = [arm.sampler().result() for arm in arms]
     long, short = SamplingParams(400, stop=[]), SamplingParams(20, stop=[])
     given_up = samplers[0].sample(PROMPTS[0], 2, long)
-    asked = samplers[1].sample(PROMPTS[0], 2, short)
+    samples = samplers[1].sample(PROMPTS[0], 2, short)
     arms[0].close()
     with pytest.raises(BackendError, match="closed while it was sampling"):
         given_up.result(PATIENCE_S)
-    assert [len(sample.tokens) for sample in asked.result(PATIENCE_S)] == [20, 20]
+    assert [len(sample.tokens) for sample in samples.result(PATIENCE_S)] == [20, 20]
     assert len(samplers[1].sample(PROMPTS[1], 1, short).result(PATIENCE_S)[0].tokens) == 20
     with pytest.raises(BackendError, match="closed"):
         samplers[0].sample(PROMPTS[0], 1, short)

@@ -79,7 +79,7 @@ def layers_run(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_recomputed_layers_give_the_same_gradient_to_the_last_bit(
     arch: str, dropout: float, tiny: Callable[[str], str], make_client: MakeClient, layers_run: list[str]
 ) -> None:
-    found: list[Any] = []
+    gradients: list[Any] = []
     losses: list[float] = []
     for recompute_ in ("never", "always"):
         assert not layers_run
@@ -87,10 +87,10 @@ def test_recomputed_layers_give_the_same_gradient_to_the_last_bit(
         randomise(client)
         for seed in (0, 1):
             losses.append(client.forward_backward(some_data(seed), "cross_entropy").result().loss)
-        found.append(gradient(client))
+        gradients.append(gradient(client))
     assert layers_run == ["again"] * 4
     assert losses[:2] == losses[2:]
-    assert_equal(*found)
+    assert_equal(*gradients)
 
 
 def child(work: str, argument: Any) -> Any:
@@ -129,10 +129,10 @@ def test_the_estimate_is_what_a_run_takes(tmp_path: Path) -> None:
         },
         {"folder": deep, "rank": 64, "lengths": rows, "params": {"dtype": "bfloat16", "tokens_at_once": 1024}},
     ]
-    found = child("estimate", cases)
-    for one in found:
-        assert 0.7 < one["peak"] / one["estimate"] < 1.3
-    assert found[1]["peak"] < found[0]["peak"]
+    estimates = child("estimate", cases)
+    for estimate in estimates:
+        assert 0.7 < estimate["peak"] / estimate["estimate"] < 1.3
+    assert estimates[1]["peak"] < estimates[0]["peak"]
 
 
 @pytest.fixture(scope="module")
@@ -144,39 +144,39 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_row_that_does_not_fit_is_split_and_gives_the_same(limited: Any) -> None:
-    found = limited["rows"]
-    assert found["loss"] == pytest.approx(1, abs=1e-6)
-    assert found["gap"] < 1e-5
-    assert found["tokens_at_once"] < 4 * 256
-    assert found["recompute_from"] is None
-    assert found["warnings"][0] > 0
-    assert found["warnings"][1] == 0, "the second pass knows what fits"
+    rows = limited["rows"]
+    assert rows["loss"] == pytest.approx(1, abs=1e-6)
+    assert rows["gap"] < 1e-5
+    assert rows["tokens_at_once"] < 4 * 256
+    assert rows["recompute_from"] is None
+    assert rows["warnings"][0] > 0
+    assert rows["warnings"][1] == 0, "the second pass knows what fits"
 
 
 def test_a_sequence_that_does_not_fit_is_recomputed_and_gives_the_same_to_the_last_bit(limited: Any) -> None:
-    found = limited["sequence"]
-    assert (found["loss"], found["gap"]) == (1, 0)
-    assert found["recompute_from"] == 1024
-    assert found["warnings"] == [1, 0]
+    sequence = limited["sequence"]
+    assert (sequence["loss"], sequence["gap"]) == (1, 0)
+    assert sequence["recompute_from"] == 1024
+    assert sequence["warnings"] == [1, 0]
 
 
 def test_a_sequence_that_never_fits_is_an_error_that_changes_nothing(limited: Any) -> None:
-    found = limited["never"]
+    outcome = limited["never"]
     for name in ("alone", "last"):
-        assert "a sequence of 1024 tokens does not fit into the memory of cpu" in found[name]
-    assert found["short"] == ""
-    assert found["unchanged"]
-    assert found["usable"]
+        assert "a sequence of 1024 tokens does not fit into the memory of cpu" in outcome[name]
+    assert outcome["short"] == ""
+    assert outcome["unchanged"]
+    assert outcome["usable"]
 
 
 def test_a_step_or_a_checkpoint_without_memory_loses_nothing(limited: Any) -> None:
-    found = limited["optimizer"]
-    assert "too little memory for the optimizer step" in found["step"]
-    assert found["unchanged"]
-    assert found["steps"] == 0
-    assert "too little memory for a stored state" in found["load"]
-    assert found["kept"]
-    assert found["restored"]
+    optimizer = limited["optimizer"]
+    assert "too little memory for the optimizer step" in optimizer["step"]
+    assert optimizer["unchanged"]
+    assert optimizer["steps"] == 0
+    assert "too little memory for a stored state" in optimizer["load"]
+    assert optimizer["kept"]
+    assert optimizer["restored"]
 
 
 GIB = 1024**3
@@ -295,18 +295,18 @@ def test_what_cannot_fit_on_a_cpu_is_not_even_begun(
     client.forward_backward(data, "cross_entropy").result()
     plain = gradient(client)
     client._state.optimizer.forget_gradient()
-    kept, again = client._state.settings.bytes_per_token
-    assert 0 < again < kept
+    bytes_per_token, again = client._state.settings.bytes_per_token
+    assert 0 < again < bytes_per_token
     monkeypatch.setattr(passes, "_WORTH_CHECKING", 0)
-    with_free(monkeypatch, kept * 0.8 * 125)
+    with_free(monkeypatch, bytes_per_token * 0.8 * 125)
     output = client.forward_backward(data, "cross_entropy").result()
     assert client._state.fitting.recompute_from == 129
     assert client._state.fitting.tokens_at_once < 400
     assert layers_run
     assert np.isfinite(output.loss)
     largest = max(float(tensor.abs().max()) for tensor in plain)
-    for one, other in zip(gradient(client), plain, strict=True):
-        assert float((one - other).abs().max()) < 1e-5 * largest
+    for first, other in zip(gradient(client), plain, strict=True):
+        assert float((first - other).abs().max()) < 1e-5 * largest
     before = gradient(client)
     with_free(monkeypatch, again * 0.8 * 100)
     with pytest.raises(BackendError, match=r"a sequence of .* tokens does not fit into the memory of cpu"):

@@ -43,10 +43,12 @@ async def test_whole_and_streamed_answers_agree(tmp_path: Path, llama: str) -> N
 
             whole = [one.json() for one in await asyncio.gather(*(ask(number) for number in range(8)))]
             streamed = [one.text for one in await asyncio.gather(*(ask(number, stream=True) for number in range(8)))]
-            said = [one["choices"][0]["message"]["content"] for one in whole]
-            assert [text_of(one) for one in streamed] == said
+            content = [one["choices"][0]["message"]["content"] for one in whole]
+            assert [text_of(one) for one in streamed] == content
             scored = (await ask(0, logprobs=True, top_logprobs=3)).json()["choices"][0]["logprobs"]["content"]
-            assert all(one["logprob"] == pytest.approx(one["top_logprobs"][0]["logprob"], abs=1e-3) for one in scored)
+            assert all(
+                score["logprob"] == pytest.approx(score["top_logprobs"][0]["logprob"], abs=1e-3) for score in scored
+            )
             seeded = {"temperature": 1.0, "n": 2, "seed": 7}
             first, again = [(await ask(1, **seeded)).json()["choices"] for _ in range(2)]
             assert [one["message"]["content"] for one in first] == [one["message"]["content"] for one in again]

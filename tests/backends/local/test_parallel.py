@@ -44,7 +44,7 @@ def batch(step: int) -> list[Datum]:
 
 def pairwise(data: Any, logprobs: Any) -> Any:
     """A loss that depends on several sequences at once."""
-    sums = torch.stack([one.sum() for one in logprobs])
+    sums = torch.stack([logprob.sum() for logprob in logprobs])
     loss = -torch.nn.functional.logsigmoid((sums[0] - sums[1:]) / 50).sum()
     return loss, {"first": float(sums[0].detach())}
 
@@ -71,7 +71,7 @@ def adapter_of(folder: str) -> dict[str, Any]:
 
 
 def test_two_ranks_give_the_losses_the_adapter_and_the_samples_of_one(make_client: MakeClient, tmp_path: Path) -> None:
-    found: dict[int, Any] = {}
+    outcomes: dict[int, Any] = {}
     for devices in (1, 2):
         client = make_client(run_dir=tmp_path / str(devices), params={"devices": devices})
         losses = train(client, range(3))
@@ -79,21 +79,21 @@ def test_two_ranks_give_the_losses_the_adapter_and_the_samples_of_one(make_clien
         forward = client.forward(batch(9)).result(PATIENCE_S)
         sampler = client.sampler().result(PATIENCE_S)
         # With seeds of the client and of the request, split over ranks or not, and with a function that stays here.
-        asked = [sampler.sample([1, 2, 3 + n], n, SamplingParams(12, stop=[])) for n in (1, 9, 2, 1)]
-        asked.append(sampler.sample([5], 8, SamplingParams(6, stop=[], seed=4, logit_bias={7: 2.0})))
-        asked.append(sampler.sample([5], 8, SamplingParams(6, stop=[], processors=[lambda _, row: row * 2])))
-        samples = [sample for one in asked for sample in one.result(PATIENCE_S)]
+        pending = [sampler.sample([1, 2, 3 + n], n, SamplingParams(12, stop=[])) for n in (1, 9, 2, 1)]
+        pending.append(sampler.sample([5], 8, SamplingParams(6, stop=[], seed=4, logit_bias={7: 2.0})))
+        pending.append(sampler.sample([5], 8, SamplingParams(6, stop=[], processors=[lambda _, row: row * 2])))
+        samples = [sample for one in pending for sample in one.result(PATIENCE_S)]
         scored = [sampler.logprobs(list(range(n, n + 20))).result(PATIENCE_S)[1:] for n in range(3)]
-        found[devices] = losses, adapter_of(folder), forward, samples, scored
-    one, two = found[1], found[2]
-    assert two[0] == pytest.approx(one[0], rel=TOLERANCE)
-    for name, tensor in one[1].items():
+        outcomes[devices] = losses, adapter_of(folder), forward, samples, scored
+    first, two = outcomes[1], outcomes[2]
+    assert two[0] == pytest.approx(first[0], rel=TOLERANCE)
+    for name, tensor in first[1].items():
         # By norm: Adam divides by the size of a gradient, so that single numbers with next to none follow its rounding.
         assert float((two[1][name] - tensor).norm()) <= TOLERANCE * float(tensor.norm()), name
-    assert two[2].loss == pytest.approx(one[2].loss, rel=TOLERANCE)
-    assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(one[2].logprobs, two[2].logprobs, strict=True))
-    assert [sample.tokens for sample in two[3]] == [sample.tokens for sample in one[3]]
-    assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(one[4], two[4], strict=True))
+    assert two[2].loss == pytest.approx(first[2].loss, rel=TOLERANCE)
+    assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(first[2].logprobs, two[2].logprobs, strict=True))
+    assert [sample.tokens for sample in two[3]] == [sample.tokens for sample in first[3]]
+    assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(first[4], two[4], strict=True))
 
 
 def test_the_end_of_a_rank_ends_the_run_and_a_resumed_one_repeats_it(make_client: MakeClient, tmp_path: Path) -> None:
@@ -133,19 +133,19 @@ def test_what_follows_a_sample_of_another_rank_may_train_and_close(make_client: 
     def use(_: Any) -> float:
         return client.forward_backward(batch(0), "cross_entropy").result(PATIENCE_S).loss
 
-    asked = [sampler.sample([1], 1, SamplingParams(3, stop=[])).then(use) for _ in range(2)]
-    assert all(one.result(PATIENCE_S) > 0 for one in asked)
+    pending = [sampler.sample([1], 1, SamplingParams(3, stop=[])).then(use) for _ in range(2)]
+    assert all(one.result(PATIENCE_S) > 0 for one in pending)
     assert sampler.sample([1], 8, SamplingParams(3, stop=[])).then(lambda _: client.close()).result(PATIENCE_S) is None
 
 
 def test_a_rank_that_cannot_load_is_named_and_none_is_left(
     make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Any] = []
+    processes: list[Any] = []
     real = parallel.RankProcess.call
 
     def call(self: Any, name: str, *args: Any) -> Any:
-        made.append(self)
+        processes.append(self)
         if name == "prepare":
             params, model, run_dir = args
             args = params, replace(model, name="/no/such/model"), run_dir
@@ -154,7 +154,7 @@ def test_a_rank_that_cannot_load_is_named_and_none_is_left(
     monkeypatch.setattr(parallel.RankProcess, "call", call)
     with pytest.raises(BackendError, match=r"rank 1 of 2: .*there is no folder or GGUF file /no/such/model"):
         make_client(params={"devices": 2})
-    assert made[0].process.poll() is not None
+    assert processes[0].process.poll() is not None
 
 
 @pytest.mark.parametrize(

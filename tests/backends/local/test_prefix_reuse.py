@@ -111,12 +111,12 @@ def test_three_turns_read_only_what_is_new_and_sample_the_same(
     prompt = ids(client, INSTRUCTIONS + "First question?")
     for turn in range(3):
         counted = Counted(client)
-        found = ask(sampler, prompt, seed=turn, samples=2)
+        reply = ask(sampler, prompt, seed=turn, samples=2)
         if turn:
             assert counted.read == 1 + len(ids(client, f" And question {turn - 1}?"))
             assert counted.reused == 2 * len(prompt) - counted.read
-        assert_alike(found, alone(client, prompt, seed=turn, samples=2))
-        prompt = [*prompt, *found[0].tokens, *ids(client, f" And question {turn}?")]
+        assert_alike(reply, alone(client, prompt, seed=turn, samples=2))
+        prompt = [*prompt, *reply[0].tokens, *ids(client, f" And question {turn}?")]
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_other_families_sample_the_same_in_later_turns(family: str, tmp_path: Pa
     sampler = client.sampler().result()
     text = list(range(40))
     for turn in range(2):
-        found = ask(sampler, text, seed=turn, new=10, samples=2)
-        assert_alike(found, alone(client, text, seed=turn, new=10, samples=2))
-        text = [*text, *found[0].tokens, 7, 8, 9]
+        reply = ask(sampler, text, seed=turn, new=10, samples=2)
+        assert_alike(reply, alone(client, text, seed=turn, new=10, samples=2))
+        text = [*text, *reply[0].tokens, 7, 8, 9]
     assert client._loop.prompt_tokens.read == (40 + 4) + (40 + 53)
 
 
@@ -155,9 +155,9 @@ def test_prompts_that_come_together_read_their_common_beginning_once(
     expected = [alone(warm, prompt, seed=number) for number, prompt in enumerate(prompts)]
     sampler = warm.sampler().result()
     counted = Counted(warm)
-    asked = [sampler.sample(p, 1, SamplingParams(12, seed=number, **FREE)) for number, p in enumerate(prompts)]
-    for operation, one in zip(asked, expected, strict=True):
-        assert_alike(operation.result(), one)
+    pending = [sampler.sample(p, 1, SamplingParams(12, seed=number, **FREE)) for number, p in enumerate(prompts)]
+    for operation, first in zip(pending, expected, strict=True):
+        assert_alike(operation.result(), first)
     common = len(ids(warm, INSTRUCTIONS + "Question "))
     assert counted.read == sum(map(len, prompts)) - 4 * common
     assert counted.reused == 4 * common
@@ -239,9 +239,9 @@ def test_the_same_call_again_gives_the_same_to_the_last_bit(device: str, make_cl
     train(client)
     sampler = client.sampler().result()
     texts = [ids(client, INSTRUCTIONS), ids(client, INSTRUCTIONS + " something"), ids(client, INSTRUCTIONS + "a")]
-    found = [ask(sampler, text, samples=4, new=30) for text in texts]
+    samples = [ask(sampler, text, samples=4, new=30) for text in texts]
     counted = Counted(client)
-    assert [ask(sampler, text, samples=4, new=30) for text in texts] == found
+    assert [ask(sampler, text, samples=4, new=30) for text in texts] == samples
     assert counted.read <= 1
 
 
@@ -257,8 +257,8 @@ def test_later_turns_on_a_gpu_have_the_logprobs_of_training(
     texts = [ids(client, f"{INSTRUCTIONS}{'why ' * number}?") for number in range(5)]
     for turn in range(3):
         counted = Counted(client)
-        asked = [sampler.sample(text, 3, SamplingParams(20, seed=turn, **FREE)) for text in texts]
-        found = [operation.result() for operation in asked]
+        pending = [sampler.sample(text, 3, SamplingParams(20, seed=turn, **FREE)) for text in texts]
+        found = [operation.result() for operation in pending]
         if turn:
             assert counted.read <= 5 * 13
         for number, (text, samples) in enumerate(zip(texts, found, strict=True)):
@@ -316,8 +316,8 @@ def test_remembered_texts_give_way_to_those_that_run(make_client: MakeClient, mo
         return real(self, tokens, positions)
 
     monkeypatch.setattr(TokenDecoder, "step", step)
-    found = [sampler.sample(p, 1, SamplingParams(30, seed=1, **FREE)) for p in prompts]
-    assert [len(operation.result()[0].tokens) for operation in found] == [30] * 4
+    pending = [sampler.sample(p, 1, SamplingParams(30, seed=1, **FREE)) for p in prompts]
+    assert [len(operation.result()[0].tokens) for operation in pending] == [30] * 4
     assert max(least) <= 256
 
 
@@ -458,9 +458,9 @@ def test_prompts_with_known_beginnings_give_the_logits_of_plain_ones(
                 if known[slot]:
                     knowing.prefill([prompt[: known[slot]]], [slot])
             before = knowing.tokens_read
-            found = knowing.prefill(prompts, range(6), known)
+            logits = knowing.prefill(prompts, range(6), known)
             assert knowing.tokens_read - before <= sum(map(len, prompts)) - sum(known)
-            assert torch.allclose(found, expected, atol=1e-4)
+            assert torch.allclose(logits, expected, atol=1e-4)
             steps = [d.step([3] * 6, [len(p) for p in prompts]) for d in (plain, knowing)]
             assert torch.allclose(steps[0], steps[1], atol=1e-4)
 
@@ -474,9 +474,9 @@ def test_rows_for_the_kernels_of_a_gpu_see_the_same_keys(
         queries, keys = index.queries.tolist(), index.keys.tolist()
         parts = []
         for (a, b), (c, d) in zip(itertools.pairwise(queries), itertools.pairwise(keys), strict=True):
-            seen = attention._causal(b - a, d - c, traits.window, q.device)
+            mask = attention._causal(b - a, d - c, traits.window, q.device)
             rows = [tensor.transpose(0, 1)[None] for tensor in (q[a:b], k[c:d], v[c:d])]
-            parts.append(attention.masked_attention(*rows, seen, traits)[0].transpose(0, 1))
+            parts.append(attention.masked_attention(*rows, mask, traits)[0].transpose(0, 1))
         return torch.cat(parts)
 
     monkeypatch.setattr(attention, "_varlen", lambda: varlen)

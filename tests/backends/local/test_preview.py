@@ -56,29 +56,29 @@ def problems(config: dict[str, Any]) -> list[str]:
 
 def test_rows_are_measured_in_tokens_of_the_model(config: Config) -> None:
     assert problems(config(["a" * 300, "b"])) == []
-    [said] = problems(config(["b", "a" * 600]))
-    assert "row 2" in said
-    assert "512" in said
+    [problem] = problems(config(["b", "a" * 600]))
+    assert "row 2" in problem
+    assert "512" in problem
 
 
 def test_the_context_may_be_made_shorter(config: Config) -> None:
-    [said] = problems(config(["a" * 300, "b"], max_context=128))
-    assert "128" in said
+    [problem] = problems(config(["a" * 300, "b"], max_context=128))
+    assert "128" in problem
 
 
 def test_a_run_that_cannot_fit_is_refused_from_the_config_of_its_model(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "_total_memory", lambda: 1 << 20)  # the weights are smaller than that
-    [said] = problems(config(["a", "b"]))
-    assert said.startswith("run.model.name: training ")
-    assert "for an adapter of rank 4" in said
-    assert "lower lora_rank" in said
+    [problem] = problems(config(["a", "b"]))
+    assert problem.startswith("run.model.name: training ")
+    assert "for an adapter of rank 4" in problem
+    assert "lower lora_rank" in problem
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused_at_its_model(config: Config, tmp_path: Path) -> None:
     plain = config(["a", "b"])
     plain["run"]["model"]["name"] = save_tiny(tmp_path / "plain", template=None)
-    [said] = problems(plain)
-    assert said.startswith("run.model.name: ")
-    assert "chat template" in said
+    [problem] = problems(plain)
+    assert problem.startswith("run.model.name: ")
+    assert "chat template" in problem

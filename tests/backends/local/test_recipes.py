@@ -46,8 +46,8 @@ def losses(run_dir: Path, key: str) -> list[float]:
 
 
 def find_metrics(path: Path) -> Path:
-    [found] = path.rglob("metrics.jsonl")
-    return found.parent
+    [file] = path.rglob("metrics.jsonl")
+    return file.parent
 
 
 def test_rl_raises_the_reward(tmp_path: Path, tiny: Callable[[str], str]) -> None:

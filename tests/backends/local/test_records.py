@@ -47,10 +47,10 @@ def test_the_record_is_of_the_config_beside_it(example: str) -> None:
 
 def test_the_conclusion_follows_from_the_record(example: str) -> None:
     record = EXAMPLES / example / "record"
-    found = conclude(record)
-    assert found.to_json() == (record / "conclusion.json").read_text("utf-8")
-    assert as_markdown(found) == (record / "conclusion.md").read_text("utf-8")
-    assert found.verdict == "supported"
+    conclusion = conclude(record)
+    assert conclusion.to_json() == (record / "conclusion.json").read_text("utf-8")
+    assert as_markdown(conclusion) == (record / "conclusion.md").read_text("utf-8")
+    assert conclusion.verdict == "supported"
 
 
 def test_every_seed_shows_what_the_example_claims(example: str) -> None:
@@ -77,5 +77,5 @@ def test_the_curves_are_there_step_by_step(example: str) -> None:
 def test_a_record_is_small_and_says_nothing_about_a_machine(example: str) -> None:
     files = [path for path in (EXAMPLES / example / "record").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 1_000_000
-    found = [str(path) for path in files if MACHINE.search(path.read_text("utf-8"))]
-    assert not found
+    paths = [str(path) for path in files if MACHINE.search(path.read_text("utf-8"))]
+    assert not paths

@@ -166,14 +166,14 @@ def test_rl_tells_the_same_story(both: Callable[..., tuple[Told, Told]], monkeyp
     def vowels(model_output: str, expected: Any, params: Any) -> float:
         return float(sum(letter in "aeiou" for letter in model_output[:6]) / 6)
 
-    asked = [f"say {word}" for word in ("aeiou", "oui", "eau", "aqua", "idea", "audio", "iota", "ouija")]
+    prompts = [f"say {word}" for word in ("aeiou", "oui", "eau", "aqua", "idea", "audio", "iota", "ouija")]
     verifier = {"kind": "in_process", "fn_name": "vowels"}
     config = read_yaml(VOWELS).data
-    config["run"]["data"]["rows"] = [{"task_id": q, "instruction": q, "verifier": verifier} for q in asked]
+    config["run"]["data"]["rows"] = [{"task_id": q, "instruction": q, "verifier": verifier} for q in prompts]
     sampled: dict[Any, list[str]] = {MockSamplingClient: [], LocalSamplingClient: []}
     for client in sampled:
-        watch_sampling(monkeypatch, client, sampled[client], asked)
-    mock, local = both(config, asked, learning_rate=0.006)
+        watch_sampling(monkeypatch, client, sampled[client], prompts)
+    mock, local = both(config, prompts, learning_rate=0.006)
     same_story(mock, local)
     attempts = [[sorted(rows[at : at + 64]) for at in range(0, len(rows), 64)] for rows in sampled.values()]
     assert len(attempts[0]) == 20

@@ -40,9 +40,9 @@ def test_greedy_samples_equal_those_of_generate(arch: str, tiny: Callable[[str],
     client = make_client(name=tiny(arch))
     sampler = client.sampler().result()
     prompts = [client.tokenizer.encode(text) for text in ("Hello", "A longer prompt than that", "x")]
-    asked = [sampler.sample(p, 1, SamplingParams(24, temperature=0.0, stop=[])) for p in prompts]
+    pending = [sampler.sample(p, 1, SamplingParams(24, temperature=0.0, stop=[])) for p in prompts]
     model = AutoModelForCausalLM.from_pretrained(tiny(arch), dtype=torch.float32)
-    for prompt, operation in zip(prompts, asked, strict=True):
+    for prompt, operation in zip(prompts, pending, strict=True):
         own = model.generate(
             torch.tensor([prompt]), max_new_tokens=24, min_new_tokens=24, do_sample=False, pad_token_id=0
         )
@@ -64,21 +64,21 @@ def test_samples_do_not_depend_on_their_company(params: dict[str, Any], make_cli
     alone = [sampler.sample(p, 2, o).result() for p, o in zip(prompts, options, strict=True)]
     together = [sampler.sample(p, 2, o) for p, o in zip(prompts, options, strict=True)]
     for expected, operation in zip(alone, together, strict=True):
-        for one, other in zip(expected, operation.result(), strict=True):
-            assert one.tokens == other.tokens
-            np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+        for first, other in zip(expected, operation.result(), strict=True):
+            assert first.tokens == other.tokens
+            np.testing.assert_allclose(first.logprobs, other.logprobs, atol=1e-4)
 
 
 @pytest.mark.parametrize("params", [{"samples_at_once": 3}, {"cached_tokens": 64}, {"tokens_at_once": 20}])
 def test_narrow_limits_change_how_not_what_is_sampled(params: dict[str, Any], make_client: MakeClient) -> None:
-    found: list[list[list[int]]] = []
+    samples: list[list[list[int]]] = []
     for chosen in ({}, params):
         client = make_client(params=chosen)
         sampler = client.sampler().result()
         prompts = [client.tokenizer.encode(text) for text in ("first prompt", "second", "the third prompt", "second")]
-        asked = [sampler.sample(p, 4, SamplingParams(9, seed=n)) for n, p in enumerate(prompts)]
-        found.append([sample.tokens for operation in asked for sample in operation.result()])
-    assert found[0] == found[1]
+        pending = [sampler.sample(p, 4, SamplingParams(9, seed=n)) for n, p in enumerate(prompts)]
+        samples.append([sample.tokens for operation in pending for sample in operation.result()])
+    assert samples[0] == samples[1]
 
 
 def test_a_late_request_joins_the_running_batch(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +121,8 @@ def test_equal_prompts_are_read_once(client: Any, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(decoding.TokenDecoder, "prefill", prefill)
     prompt = client.tokenizer.encode("the same prompt")
-    asked = [sampler.sample(prompt, 2, SamplingParams(30, seed=seed, stop=[])) for seed in range(4)]
-    texts = {tuple(sample.tokens) for operation in asked for sample in operation.result()}
+    pending = [sampler.sample(prompt, 2, SamplingParams(30, seed=seed, stop=[])) for seed in range(4)]
+    texts = {tuple(sample.tokens) for operation in pending for sample in operation.result()}
     assert len(texts) == 8
     assert read == [len(prompt)]
 
@@ -221,13 +221,13 @@ def test_without_the_kernels_of_the_fused_decoder_the_plain_one_is_used(
 
 
 def test_merged_and_separate_adapters_sample_alike(make_client: MakeClient) -> None:
-    found: list[Any] = []
+    samples: list[Any] = []
     for merge in (True, False):
         client = make_client(params={"merge_samplers": merge})
         train(client)
-        found.append(client.sampler().result().sample([1, 2, 3], 1, SamplingParams(10, seed=1, stop=[])).result()[0])
-    assert found[0].tokens == found[1].tokens
-    np.testing.assert_allclose(found[0].logprobs, found[1].logprobs, atol=1e-4)
+        samples.append(client.sampler().result().sample([1, 2, 3], 1, SamplingParams(10, seed=1, stop=[])).result()[0])
+    assert samples[0].tokens == samples[1].tokens
+    np.testing.assert_allclose(samples[0].logprobs, samples[1].logprobs, atol=1e-4)
 
 
 def test_running_out_of_memory_samples_fewer_at_once(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,17 +286,17 @@ def test_closing_gives_up_what_is_being_sampled(client: Any) -> None:
 def test_texts_are_scored_together_and_in_order(client: Any) -> None:
     sampler = client.sampler().result()
     texts = [client.tokenizer.encode(text) for text in ("one text", "another text", "y", "one text and more")]
-    asked = [sampler.logprobs(tokens) for tokens in texts]
+    pending = [sampler.logprobs(tokens) for tokens in texts]
     best = [sampler.topk_logprobs(tokens, 5) for tokens in texts]
-    for tokens, scores, top in zip(texts, asked, best, strict=True):
-        found, alternatives = scores.result(), top.result()
-        assert found.shape == (len(tokens),)
-        assert np.isnan(found[0])
+    for tokens, scores, top in zip(texts, pending, best, strict=True):
+        logprobs, alternatives = scores.result(), top.result()
+        assert logprobs.shape == (len(tokens),)
+        assert np.isnan(logprobs[0])
         assert np.isnan(alternatives.logprobs[0]).all()
         if len(tokens) > 1:
             datum = Datum.supervised(tokens, [1.0] * len(tokens))
-            np.testing.assert_allclose(found[1:], client.forward([datum]).result().logprobs[0], atol=1e-4)
-            assert (alternatives.logprobs[1:, 0] >= found[1:] - 1e-4).all()
+            np.testing.assert_allclose(logprobs[1:], client.forward([datum]).result().logprobs[0], atol=1e-4)
+            assert (alternatives.logprobs[1:, 0] >= logprobs[1:] - 1e-4).all()
 
 
 @pytest.mark.parametrize("size", [7, 256, 1000])
@@ -338,8 +338,8 @@ def test_the_logprob_of_a_token_is_that_among_its_own_alternatives(
 ) -> None:
     client = make_client(params={"dtype": dtype})
     every, sampler = client.capabilities.vocab_size, client.sampler().result()
-    asked = SamplingParams(8, stop=[], seed=3, top_logprobs=every, **options)
-    for sample in sampler.sample([1, 2, 3], 3, asked).result():
+    sampling_params = SamplingParams(8, stop=[], seed=3, top_logprobs=every, **options)
+    for sample in sampler.sample([1, 2, 3], 3, sampling_params).result():
         for at, token in enumerate(sample.tokens):
             alternatives = dict(zip(sample.top.tokens[at].tolist(), sample.top.logprobs[at].tolist(), strict=True))
             assert sample.logprobs[at] == pytest.approx(alternatives[token], abs=1e-6)

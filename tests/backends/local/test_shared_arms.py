@@ -47,17 +47,17 @@ def experiment(model: str, folder: Path, *, together: bool, steps: int = STEPS) 
 
 
 def losses(folder: Path) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    by_seed: dict[str, list[float]] = {}
     for path in sorted(folder.rglob("metrics.jsonl")):
         lines = map(json.loads, path.read_text("utf-8").splitlines())
         by_step = {line["step"]: line["loss"] for line in lines if "loss" in line}
-        found[next(part for part in path.parts if "seed" in part)] = [by_step[step] for step in sorted(by_step)]
-    return found
+        by_seed[next(part for part in path.parts if "seed" in part)] = [by_step[step] for step in sorted(by_step)]
+    return by_seed
 
 
 def workers() -> list[int]:
     """Processes that this one has started to execute arms."""
-    found: list[int] = []
+    pids: list[int] = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(path.read_text("utf-8").rpartition(")")[2].split()[1])
@@ -65,21 +65,21 @@ def workers() -> list[int]:
         except OSError:
             continue
         if parent == os.getpid() and "launchers.worker" in command:
-            found.append(int(path.parent.name))
-    return found
+            pids.append(int(path.parent.name))
+    return pids
 
 
 def test_arms_in_one_process_have_the_losses_they_have_alone(llama: str, tmp_path: Path) -> None:
-    seen: set[int] = set()
-    with watching(lambda: seen.update(workers())):
+    pids: set[int] = set()
+    with watching(lambda: pids.update(workers())):
         together = Experiment(experiment(llama, tmp_path / "together", together=True)).run()
     apart = Experiment(experiment(llama, tmp_path / "apart", together=False)).run()
     assert [run.status for run in together.runs] == ["completed"] * ARMS, [run.error for run in together.runs]
-    assert len(seen) == 1, "all arms share a process"
+    assert len(pids) == 1, "all arms share a process"
     ours, theirs = losses(together.path), losses(apart.path)
     assert ours.keys() == theirs.keys()
-    for arm, found in ours.items():
-        assert found == pytest.approx(theirs[arm], rel=1e-3)
+    for arm, arm_losses in ours.items():
+        assert arm_losses == pytest.approx(theirs[arm], rel=1e-3)
 
 
 def test_arms_whose_shared_process_is_lost_go_on_one_by_one(llama: str, tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_arms_whose_shared_process_is_lost_go_on_one_by_one(llama: str, tmp_path
     journal = next(result.path.glob("*.jsonl")).parent
     text = "".join(path.read_text("utf-8") for path in journal.glob("*.jsonl"))
     assert "arm_retried" in text
-    for found in losses(result.path).values():
-        assert len(found) == 40
+    for loss in losses(result.path).values():
+        assert len(loss) == 40
 
 
 def test_how_many_arms_fit_follows_from_free_memory(llama: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,8 @@ def test_a_restored_run_goes_on_bit_by_bit(dropout: float, make_client: MakeClie
     other = make_client(params=params)
     other.load_state(ref).result()
     assert learn(other) == straight
-    for one, two in zip(client._state.adapter.tensors(), other._state.adapter.tensors(), strict=True):
-        assert torch.equal(one, two)
+    for first, two in zip(client._state.adapter.tensors(), other._state.adapter.tensors(), strict=True):
+        assert torch.equal(first, two)
 
 
 def test_prepare_resumes_or_starts_from_a_checkpoint(make_client: MakeClient) -> None:

@@ -47,11 +47,11 @@ def run(kind: str, model: str, rows: list[dict[str, Any]], folder: Path, params:
         },
     }
     result = Experiment(ExperimentConfig.model_validate(config)).run()
-    [found] = result.runs
-    assert found.status == "completed", found.error
+    [run_result] = result.runs
+    assert run_result.status == "completed", run_result.error
     [metrics] = result.path.rglob("metrics.jsonl")
     lines = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
-    return found, lines
+    return run_result, lines
 
 
 def adapter(checkpoint: str) -> dict[str, Any]:
@@ -80,11 +80,11 @@ def test_sft_here_and_in_trl_go_the_same_way(llama: str, tmp_path: Path, schedul
     params |= {"lr_schedule": schedule, "weight_decay": 0.01}
     ours, our_lines = run("sft", llama, CHATS, tmp_path / "a", params)
     theirs, their_lines = run("local_sft", llama, CHATS, tmp_path / "b", params)
-    found, expected = curve(our_lines, "loss"), curve(their_lines, "loss")
-    assert len(found) == 40
-    assert found[:5] == pytest.approx(expected[:5], rel=1e-4)
-    assert found == pytest.approx(expected, rel=1e-3)
-    assert found[-1] < 0.2 * found[0]
+    actual, expected = curve(our_lines, "loss"), curve(their_lines, "loss")
+    assert len(actual) == 40
+    assert actual[:5] == pytest.approx(expected[:5], rel=1e-4)
+    assert actual == pytest.approx(expected, rel=1e-3)
+    assert actual[-1] < 0.2 * actual[0]
     assert curve(our_lines, "learning_rate") == pytest.approx(curve(their_lines, "learning_rate"), rel=1e-5)
     assert curve(our_lines, "grad_norm") == pytest.approx(curve(their_lines, "grad_norm"), rel=1e-3)
     assert theirs.notes.trainer == "SFTTrainer"
@@ -187,7 +187,9 @@ def data_of(batch: dict[str, Any], client: Any, normalise: Any) -> list[Datum]:
     """TRL's attempts as `rl` would have made data of them, with advantages of our own."""
     prompts, answers = (_without_padding(batch, part) for part in ("prompt", "completion"))
     rewards = [mixed(client.tokenizer.decode(answer, skip_special_tokens=True), None, None) for answer in answers]
-    advantages = [one for at in range(0, len(rewards), 8) for one in group_advantages(rewards[at : at + 8], "mean")]
+    advantages = [
+        advantage for at in range(0, len(rewards), 8) for advantage in group_advantages(rewards[at : at + 8], "mean")
+    ]
     assert advantages == pytest.approx(batch["advantages"].tolist(), abs=1e-6)
     rollouts = [[_datum(*parts)] for parts in zip(prompts, answers, advantages, strict=True)]
     data = normalise_advantages(rollouts, normalise, 6)

@@ -76,7 +76,7 @@ def test_losses_are_compared_with_their_formulas(tmp_path: Path) -> None:
             if loss_fn == "dro":
                 raise BackendError("dro is not known here. Use ppo.")
             if loss_fn == "ppo":  # a policy gradient without a clip, and twice as large
-                data = [dataclasses.replace(one, advantages=2 * one.advantages) for one in data]
+                data = [dataclasses.replace(datum, advantages=2 * datum.advantages) for datum in data]
                 return super().forward_backward(data, "importance_sampling")
             return super().forward_backward(data, loss_fn, loss_fn_config)
 
@@ -128,13 +128,13 @@ def test_facts_survive_being_stored(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_taken_from_what_is_assumed() -> None:
-    found = Facts(seeds=False).over(Facts(seeds=True, top_k_logprobs=20))
-    assert (found.seeds, found.top_k_logprobs, found.exact_resume) == (False, 20, None)
+    merged = Facts(seeds=False).over(Facts(seeds=True, top_k_logprobs=20))
+    assert (merged.seeds, merged.top_k_logprobs, merged.exact_resume) == (False, 20, None)
 
 
 def test_every_fact_has_a_meaning_and_traps_have_consequences() -> None:
     assert set(MEANING) == set(Facts().to_dict())
     assert consequences(Facts(**GOOD)) == []
-    said = " ".join(consequences(Facts(loss_reduction="normalised", snapshot_samplers=False)))
-    assert "dpo" in said
-    assert "max_staleness" in said
+    text = " ".join(consequences(Facts(loss_reduction="normalised", snapshot_samplers=False)))
+    assert "dpo" in text
+    assert "max_staleness" in text

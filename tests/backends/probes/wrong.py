@@ -64,15 +64,15 @@ class UndoesTraining(MockTrainingClient):
     """Sampling puts the sampler's weights back into training."""
 
     def sampler(self, name: str | None = None) -> Any:
-        taken, client = super().sampler(name).result(), self
+        snapshot, client = super().sampler(name).result(), self
 
         class Undoing:
-            ref, tokenizer = taken.ref, taken.tokenizer
-            logprobs, topk_logprobs = taken.logprobs, taken.topk_logprobs
+            ref, tokenizer = snapshot.ref, snapshot.tokenizer
+            logprobs, topk_logprobs = snapshot.logprobs, snapshot.topk_logprobs
 
             def sample(self, *args: Any) -> Any:
-                client._state.weights = dict(taken._weights)
-                return taken.sample(*args)
+                client._state.weights = dict(snapshot._weights)
+                return snapshot.sample(*args)
 
         return Operation.done(Undoing())
 
@@ -91,11 +91,11 @@ class _Patched:
 class IgnoresSeeds(MockTrainingClient):
     def sampler(self, name: str | None = None) -> Any:
         inner = super().sampler(name).result()
-        asked = [0]
+        calls = [0]
 
         def sample(prompt: Sequence[int], num_samples: int, params: SamplingParams) -> Any:
-            asked[0] += 1
-            return inner.sample(prompt, num_samples, dataclasses.replace(params, seed=asked[0]))
+            calls[0] += 1
+            return inner.sample(prompt, num_samples, dataclasses.replace(params, seed=calls[0]))
 
         return Operation.done(_Patched(inner, sample=sample))
 

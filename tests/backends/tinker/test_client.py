@@ -61,12 +61,12 @@ def learned(client: TrainingClient, batch: list[Datum], steps: int = 3) -> np.nd
 
 def test_two_servers_serve_two_clients_at_once(connect: Connect, server: ServerProcess, tmp_path: Path) -> None:
     expected = learned(connect(server.url), data(connect(server.url)))
-    found: dict[int, np.ndarray] = {}
+    logprobs: dict[int, np.ndarray] = {}
     with ServerProcess(tmp_path / "other") as other:
         clients = [connect(url, run_dir=tmp_path / f"run{n}") for n, url in enumerate((server.url, other.url))]
 
         def train(number: int) -> None:
-            found[number] = learned(clients[number], data(clients[number]))
+            logprobs[number] = learned(clients[number], data(clients[number]))
 
         threads = [threading.Thread(target=train, args=(number,)) for number in range(2)]
         for thread in threads:
@@ -75,8 +75,8 @@ def test_two_servers_serve_two_clients_at_once(connect: Connect, server: ServerP
             thread.join(60)
         for client in clients:
             client.close()
-    assert np.array_equal(found[0], expected)
-    assert np.array_equal(found[1], expected)
+    assert np.array_equal(logprobs[0], expected)
+    assert np.array_equal(logprobs[1], expected)
 
 
 @pytest.mark.parametrize("key", ["tml-secret", "sk-of-another-kind"])
@@ -151,9 +151,13 @@ def test_what_doctor_found_out_is_used(connect: Connect, server: ServerProcess) 
     facts = Facts(loss_reduction="normalised", snapshot_samplers=False, top_k_logprobs=3, seeds=False)
     write_answer(ProbedServer("tinker", server.url, "tiny"), facts, {})
     client = connect(server.url)
-    found = client.capabilities
-    assert (found.summed_losses, found.custom_loss, found.snapshot_samplers) == (False, False, False)
-    assert (found.top_k_logprobs, found.seeds) == (3, False)
+    capabilities = client.capabilities
+    assert (capabilities.summed_losses, capabilities.custom_loss, capabilities.snapshot_samplers) == (
+        False,
+        False,
+        False,
+    )
+    assert (capabilities.top_k_logprobs, capabilities.seeds) == (3, False)
     with pytest.raises(BackendError, match="averages losses"):
         client.forward_backward_custom(data(client), lambda data, logprobs: None)
     with pytest.raises(BackendError, match="negative weights"):
@@ -167,10 +171,10 @@ def test_what_doctor_found_out_is_used(connect: Connect, server: ServerProcess) 
 
 def test_soft_targets_can_be_sent_one_by_one(connect: Connect, server: ServerProcess) -> None:
     native, expanded = connect(server.url), connect(server.url, soft_targets="expanded")
-    one = native.forward_backward(soft(native), "cross_entropy").result()
+    native_output = native.forward_backward(soft(native), "cross_entropy").result()
     other = expanded.forward_backward(soft(expanded), "cross_entropy").result()
-    assert other.loss == pytest.approx(one.loss, rel=1e-6)
-    for first, second in zip(one.logprobs, other.logprobs, strict=True):
+    assert other.loss == pytest.approx(native_output.loss, rel=1e-6)
+    for first, second in zip(native_output.logprobs, other.logprobs, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-6)
     norms = [client.optim_step(AdamParams(0.0)).result().metrics["grad_norm"] for client in (native, expanded)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
@@ -178,24 +182,24 @@ def test_soft_targets_can_be_sent_one_by_one(connect: Connect, server: ServerPro
 
 def test_a_loss_the_server_lacks_is_computed_here(connect: Connect, server: ServerProcess) -> None:
     native, ours = connect(server.url), connect(server.url, native_losses=["cross_entropy"])
-    found: list[tuple[float, float]] = []
+    pairs: list[tuple[float, float]] = []
     for client in (native, ours):
         plain = data(client)[0]
         logprobs = client.forward([plain]).result().logprobs[0] - np.float32(0.2)
         datum = Datum(plain.tokens, plain.target_tokens, plain.weights, np.full(len(plain), 0.5, np.float32), logprobs)
         loss = client.forward_backward([datum], "ppo").result().loss
-        found.append((loss, client.optim_step(AdamParams(0.0)).result().metrics["grad_norm"]))
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
+        pairs.append((loss, client.optim_step(AdamParams(0.0)).result().metrics["grad_norm"]))
+    assert pairs[0] == pytest.approx(pairs[1], rel=1e-5)
 
 
 def test_checkpoints_of_one_name_do_not_collide_and_sidecars_say_what_they_are(
     connect: Connect, server: ServerProcess, tmp_path: Path
 ) -> None:
     client = connect(server.url)
-    one, other = client.save_state("same").result(), client.save_state("same").result()
-    assert one != other
+    first, other = client.save_state("same").result(), client.save_state("same").result()
+    assert first != other
     sidecars = [json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path / "run" / "tinker").glob("same-*")]
-    assert {sidecar["reference"] for sidecar in sidecars} == {one, other}
+    assert {sidecar["reference"] for sidecar in sidecars} == {first, other}
     assert {sidecar["model"] for sidecar in sidecars} == {"tiny"}
 
 

@@ -21,8 +21,8 @@ ASKED: list[Any] = [{"role": "user", "content": "2+2?"}]
 
 
 async def answers(client: Any, **options: Any) -> list[str]:
-    found = await client.complete(ASKED, max_tokens=12, temperature=1.0, seed=4, n=3, **options)
-    return [completion.text for completion in found]
+    completions = await client.complete(ASKED, max_tokens=12, temperature=1.0, seed=4, n=3, **options)
+    return [completion.text for completion in completions]
 
 
 async def test_a_base_model_answers_as_the_mock_does_in_this_process(server: ServerProcess) -> None:

@@ -21,17 +21,21 @@ class Tokens:
 def test_skyrl_is_assumed_to_average_and_to_sample_from_live_weights() -> None:
     backend = SkyRLBackend()
     assert resolve_url(backend.config) == "http://127.0.0.1:8000"
-    found = backend.capabilities(backend.facts("http://x", "m"), ServedModel(4096), Tokens())
-    assert (found.summed_losses, found.snapshot_samplers, found.custom_loss) == (False, False, False)
-    assert (found.backend, found.top_k_logprobs, found.vocab_size) == ("skyrl", 0, 103)
+    capabilities = backend.capabilities(backend.facts("http://x", "m"), ServedModel(4096), Tokens())
+    assert (capabilities.summed_losses, capabilities.snapshot_samplers, capabilities.custom_loss) == (
+        False,
+        False,
+        False,
+    )
+    assert (capabilities.backend, capabilities.top_k_logprobs, capabilities.vocab_size) == ("skyrl", 0, 103)
     assert backend.quirks(backend.facts("http://x", "m")).expand_soft_targets
 
 
 def test_what_doctor_found_about_a_skyrl_server_replaces_assumptions() -> None:
     write_answer(ProbedServer("skyrl", "http://x", "m"), Facts(loss_reduction="sum", snapshot_samplers=True), {})
     backend = SkyRLBackend()
-    found = backend.capabilities(backend.facts("http://x", "m"), ServedModel(4096), Tokens())
-    assert (found.summed_losses, found.snapshot_samplers, found.custom_loss) == (True, True, True)
+    capabilities = backend.capabilities(backend.facts("http://x", "m"), ServedModel(4096), Tokens())
+    assert (capabilities.summed_losses, capabilities.snapshot_samplers, capabilities.custom_loss) == (True, True, True)
     assert not SkyRLBackend(use_doctor=False).quirks(SkyRLBackend(use_doctor=False).facts("http://x", "m")).summed
 
 

@@ -18,21 +18,21 @@ pytestmark = pytest.mark.tinker
 
 def use(model: Model, folder: Path) -> list[Any]:
     """A little of everything; what it gave."""
-    found: list[Any] = [[a.tokens for a in model.sample(["Hi"], n=2, max_tokens=4, seed=3)[0]]]
-    found += [round(model.train([("a", "b")], learning_rate=0.02).loss, 4) for _ in range(3)]
+    results: list[Any] = [[a.tokens for a in model.sample(["Hi"], n=2, max_tokens=4, seed=3)[0]]]
+    results += [round(model.train([("a", "b")], learning_rate=0.02).loss, 4) for _ in range(3)]
     [answers] = model.sample(["a"], n=3, max_tokens=4, stop=[], seed=1)
     data = [answer.datum(advantage) for answer, advantage in zip(answers, (1.0, -1.0, 0.0), strict=True)]
-    found.append(round(model.train(data, "importance_sampling", learning_rate=0.01).loss, 4))
+    results.append(round(model.train(data, "importance_sampling", learning_rate=0.01).loss, 4))
     model.train(model.base.distil(answers, k=8))
-    found.append([round(float(row.sum()), 3) for row in model.logprobs(answers)])
-    found.append([round(float(row.sum()), 3) for row in model.base.logprobs(answers)])
+    results.append([round(float(row.sum()), 3) for row in model.logprobs(answers)])
+    results.append([round(float(row.sum()), 3) for row in model.base.logprobs(answers)])
     saved = model.save("here")
     model.train([("a", "c")], learning_rate=0.02)
     model.load(saved)
-    found.append(round(float(model.logprobs([("a", "b")])[0][0]), 3))
+    results.append(round(float(model.logprobs([("a", "b")])[0][0]), 3))
     other = model.adapter("other", seed=1)
-    found.append(round(other.train([("x", "y")], learning_rate=0.02).loss, 4))
-    return found
+    results.append(round(other.train([("x", "y")], learning_rate=0.02).loss, 4))
+    return results
 
 
 def test_the_same_code_gives_the_same_as_on_mock(server: ServerProcess, tmp_path: Path) -> None:

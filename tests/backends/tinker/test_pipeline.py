@@ -28,14 +28,14 @@ class Broken(Exception):
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Pipeline]]:
-    made: list[Pipeline] = []
+    pipelines: list[Pipeline] = []
 
     def make(**limits: float) -> Pipeline:
-        made.append(Pipeline("http://server", {**LIMITS, **limits}))
-        return made[-1]
+        pipelines.append(Pipeline("http://server", {**LIMITS, **limits}))
+        return pipelines[-1]
 
     yield make
-    for pipeline in made:
+    for pipeline in pipelines:
         for lane in pipeline._shared.lanes.values():
             for pending in list(lane.pending.values()):
                 pending.out.set_exception(BackendError("the test is over"))
@@ -63,9 +63,9 @@ def test_operations_start_in_the_order_they_were_asked_for(make: Callable[..., P
         started.append(number)
         return number
 
-    asked = [pipeline.submit("step", lambda n=n: start(n), same) for n in range(20)]
+    pending = [pipeline.submit("step", lambda n=n: start(n), same) for n in range(20)]
     gate.set()
-    assert [operation.result(60) for operation in asked] == list(range(20))
+    assert [operation.result(60) for operation in pending] == list(range(20))
     assert started == list(range(20))
 
 
@@ -92,8 +92,8 @@ def test_a_deadline_starts_again_with_every_operation_that_ends(
     monkeypatch.setattr("evsys_sdk.backends.tinker.pipeline.time", SimpleNamespace(monotonic=lambda: now[0]))
     pipeline = make(train=60)
     sent = [Future[int]() for _ in range(4)]
-    asked = [pipeline.submit("step", lambda f=f: f, same) for f in sent]
-    for number, (future, operation) in enumerate(zip(sent, asked, strict=True)):
+    pending = [pipeline.submit("step", lambda f=f: f, same) for f in sent]
+    for number, (future, operation) in enumerate(zip(sent, pending, strict=True)):
         now[0] += 40
         future.set_result(number)
         assert operation.result(60) == number  # the deadline starts again before the result is there

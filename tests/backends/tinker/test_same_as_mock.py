@@ -79,12 +79,12 @@ def same_weights(here: TrainingClient, there: TrainingClient) -> None:
         tokens = here.tokenizer.encode(text)
         vocabulary = np.tile(np.arange(here.capabilities.vocab_size), (len(tokens), 1))
         datum = Datum(np.array(tokens), vocabulary, np.ones(vocabulary.shape, np.float32))
-        one, other = (client.forward([datum]).result().logprobs[0] for client in (here, there))
-        assert np.array_equal(one, other)
+        first, other = (client.forward([datum]).result().logprobs[0] for client in (here, there))
+        assert np.array_equal(first, other)
 
 
 def same_samples(here: TrainingClient, there: TrainingClient) -> None:
     prompt = here.tokenizer.encode("2+3=")
     params = SamplingParams(max_tokens=12, seed=11, stop=[])
-    one, other = (client.sampler().result().sample(prompt, 3, params).result() for client in (here, there))
-    assert one == other
+    first, other = (client.sampler().result().sample(prompt, 3, params).result() for client in (here, there))
+    assert first == other

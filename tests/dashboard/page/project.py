@@ -33,18 +33,18 @@ def make_project(root: Path) -> dict[str, str]:
     (root / ".evsys").mkdir()
     _write_rows(root / TRAIN)
     runs = [_sweep, _too_hot, _rl, _continual, _search, _invalid]
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for make in runs:
         config = ExperimentConfig.model_validate({"output_dir": "outputs"} | make())
         with chdir(root):
             Experiment(config).run()
-        found[config.name] = experiment_id(root / "outputs" / config.name)
+        ids[config.name] = experiment_id(root / "outputs" / config.name)
     with chdir(root):  # what reads the history keeps its index in the project
         _add_training_rollouts(root / "outputs" / "rl" / "rl")
         invalidate(root / "outputs" / "invalid", "the verifier accepted everything")
         conclude(root / "outputs" / "invalid")
         _add_pictures(root)
-    return found
+    return ids
 
 
 def make_looped(root: Path) -> None:
@@ -236,7 +236,7 @@ def _add_training_rollouts(arm: Path) -> None:
     for step in (1, 2):
         for task in range(3):
             for sample in range(4):
-                said = HOSTILE if (step, task, sample) == (2, 0, 0) else f"answer {sample} to task {task}"
+                completion = HOSTILE if (step, task, sample) == (2, 0, 0) else f"answer {sample} to task {task}"
                 called = {"function": {"name": "search", "arguments": json.dumps({"q": f"task {task}"})}}
                 lines.append(
                     {
@@ -250,7 +250,7 @@ def _add_training_rollouts(arm: Path) -> None:
                             {"role": "user", "content": f"wish {task}"},
                             {"role": "assistant", "content": "I look it up.", "tool_calls": [called]},
                             {"role": "tool", "content": "three hits"},
-                            {"role": "assistant", "content": said},
+                            {"role": "assistant", "content": completion},
                         ],
                         "token_texts": ["ans", "wer", " ", str(sample)],
                         "logprobs": [-0.1, -2.5, -0.01, -1.2],

@@ -76,7 +76,7 @@ def _serve(source: LocalRecords, gate: LocalGate, name: str) -> Any:
 
 def show(browser: Any, site: Site, screens: dict[str, str], target: Path) -> None:
     """Every screen in both schemes; those that matter on a telephone also as it shows them."""
-    wanted = {file.stem for file in target.glob("*.png")} if target.name == "dashboard" else set[str]()
+    names = {file.stem for file in target.glob("*.png")} if target.name == "dashboard" else set[str]()
     for scheme in ("light", "dark"):
         for suffix, width, height in ((scheme, 1440, 900), (f"narrow-{scheme}", 390, 780)):
             view = {"width": width, "height": height}
@@ -84,7 +84,7 @@ def show(browser: Any, site: Site, screens: dict[str, str], target: Path) -> Non
             tab = Tab(context, site)
             tab.sign_in()
             for name in screens if width > 1000 else screens.keys() & NARROW:
-                if wanted and f"{name}-{suffix}" not in wanted:
+                if names and f"{name}-{suffix}" not in names:
                     continue
                 tab.open(screens[name]).wait_for_timeout(1500)
                 take(tab, target / f"{name}-{suffix}.png")

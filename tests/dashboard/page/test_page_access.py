@@ -48,14 +48,14 @@ def test_axe_finds_nothing_on_any_page(
     open_tab: Callable[..., Tab], project: tuple[Path, dict[str, str]], scheme: str
 ) -> None:
     tab = open_tab(project[0], color_scheme=scheme, reduced_motion="reduce")
-    found: dict[str, list[str]] = {}
+    violations_by_page: dict[str, list[str]] = {}
     for place in EVERYWHERE:
         page = tab.open(place.format(**project[1]))
         violations = Axe().run(page).response["violations"]
-        told = [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in violations]
-        if told:
-            found[place] = told
-    assert found == {}
+        descriptions = [f"{violation['id']}: {violation['nodes'][0]['html'][:160]}" for violation in violations]
+        if descriptions:
+            violations_by_page[place] = descriptions
+    assert violations_by_page == {}
 
 
 def test_nothing_is_wider_than_a_telephone(open_tab: Callable[..., Tab], project: tuple[Path, dict[str, str]]) -> None:
@@ -80,10 +80,10 @@ def test_what_an_audit_flags_is_marked_in_the_list_on_every_screen(
     mark = page.get_by_text("flagged", exact=True)
     expect(mark).to_be_visible()
     box = mark.bounding_box()
-    seen = "([x, y]) => document.elementFromPoint(x, y).textContent"
+    text_at = "([x, y]) => document.elementFromPoint(x, y).textContent"
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for x in (box["x"] + 2, box["x"] + box["width"] - 2):  # not covered and not cut off
-        assert page.evaluate(seen, [x, box["y"] + box["height"] / 2]) == "flagged"
+        assert page.evaluate(text_at, [x, box["y"] + box["height"] / 2]) == "flagged"
 
 
 @pytest.fixture(scope="module")

@@ -165,29 +165,29 @@ def source_tree(tmp_path: Path) -> Path:
 def test_node_is_asked_for_only_when_there_is_a_page_to_build(
     hook: ModuleType, source_tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, _ = make_hook(hook, source_tree, monkeypatch)
-    assert made.dependencies() == [hook.NODE]
+    build_hook, _ = make_hook(hook, source_tree, monkeypatch)
+    assert build_hook.dependencies() == [hook.NODE]
     monkeypatch.setenv("EVSYS_NO_PAGE", "1")
-    assert made.dependencies() == []
+    assert build_hook.dependencies() == []
     monkeypatch.delenv("EVSYS_NO_PAGE")
     (source_tree / hook.PAGE).mkdir(parents=True)
     (source_tree / hook.PAGE / "index.html").write_text("", "utf-8")
-    assert made.dependencies() == []
+    assert build_hook.dependencies() == []
 
 
 def test_an_editable_install_builds_nothing(
     hook: ModuleType, source_tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, warned = make_hook(hook, source_tree, monkeypatch)
+    build_hook, warned = make_hook(hook, source_tree, monkeypatch)
     monkeypatch.setattr(hook, "build_page", lambda root: pytest.fail("it was built"))
-    made.initialize("editable", {})
+    build_hook.initialize("editable", {})
     assert warned == []
 
 
 def test_a_wheel_without_the_registry_is_built_without_the_page_and_says_so(
     hook: ModuleType, source_tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, warned = make_hook(hook, source_tree, monkeypatch)
+    build_hook, warned = make_hook(hook, source_tree, monkeypatch)
 
     def fail(root: Path) -> None:
         (root / hook.PAGE).mkdir(parents=True)
@@ -195,6 +195,6 @@ def test_a_wheel_without_the_registry_is_built_without_the_page_and_says_so(
         raise subprocess.SubprocessError("npm ci failed: no network")
 
     monkeypatch.setattr(hook, "build_page", fail)
-    made.initialize("standard", {})
+    build_hook.initialize("standard", {})
     assert warned == ["the dashboard's page was not built, and is left out: npm ci failed: no network"]
     assert not (source_tree / hook.PAGE).exists()

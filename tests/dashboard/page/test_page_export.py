@@ -22,11 +22,11 @@ def test_an_export_is_a_page_that_opens_without_a_server(
     files = export_experiment(project[0] / "outputs" / "sweep", tmp_path / "sweep")
     assert {"index.html", "data.js", "icon.svg"} <= set(files)
     complaints: list[str] = []
-    asked: list[str] = []
+    requests: list[str] = []
     page = browser.new_page()
     page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: requests.append(request.url))
     page.goto((tmp_path / "sweep" / "index.html").as_uri())
     expect(page.get_by_role("heading", level=1)).to_have_text("Longer training routes better.")
     for section in ("Curves", "Items", "Rollouts", "Cost", "Lineage", "Record", "Notes", "Arms"):
@@ -45,7 +45,7 @@ def test_an_export_is_a_page_that_opens_without_a_server(
     page.get_by_label("outcome").select_option("passed")
     expect(page.get_by_role("table", name="rollouts")).to_be_visible()
     assert complaints == []
-    assert [url for url in asked if not url.startswith("file:")] == []
+    assert [url for url in requests if not url.startswith("file:")] == []
     page.close()
 
 

@@ -82,9 +82,9 @@ def test_a_running_experiment_is_followed_in_place_and_can_be_stopped(
     page = tab.open(f"/e/{id}/a/slow?metric=grad_norm&log=1")
     plot = page.get_by_role("img", name=re.compile("^grad_norm over steps"))
     expect(plot).to_be_visible(timeout=30_000)
-    seen = plot.get_attribute("aria-label")
+    attribute = plot.get_attribute("aria-label")
     page.evaluate("window.kept = document.querySelector('.u-over')")
-    expect(plot).not_to_have_attribute("aria-label", seen or "", timeout=30_000)
+    expect(plot).not_to_have_attribute("aria-label", attribute or "", timeout=30_000)
     # New points came in; what was chosen is as it was, and the plot is the same one.
     expect(page.get_by_label("metric")).to_have_value("grad_norm")
     expect(page.get_by_role("button", name="log")).to_have_attribute("aria-pressed", "true")

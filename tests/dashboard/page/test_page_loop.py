@@ -43,8 +43,8 @@ def test_a_loop_is_shown_with_its_rounds_verdicts_and_what_it_waits_for(
     expect(rows.nth(1)).to_contain_text("test/safety/pass@1 -1.000")
     expect(rows.nth(2)).to_contain_text("next: experiment")
     expect(rows.nth(2)).to_contain_text("of the questions are unlike")
-    found: Any = Axe().run(page)
-    assert found.response["violations"] == [], json.dumps(found.response["violations"], indent=1)[:3000]
+    result: Any = Axe().run(page)
+    assert result.response["violations"] == [], json.dumps(result.response["violations"], indent=1)[:3000]
     page.set_viewport_size({"width": 390, "height": 844})
     expect(rows.nth(1)).to_contain_text("refused")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -46,10 +46,10 @@ def states(tmp_path: Path) -> Iterator[States]:
 def test_every_state_is_named_in_the_list_and_on_its_page(open_tab: Callable[..., Tab], states: States) -> None:
     tab = open_tab(states[0], viewport=PHONE)
     wide: list[str] = []
-    for name, (word, told) in STATES.items():
+    for name, (word, description) in STATES.items():
         page = tab.open(f"/e/{states[1][name]}")
         expect(page.locator("header .verdict").first).to_contain_text(word)
-        expect(page.locator("main")).to_contain_text(told)
+        expect(page.locator("main")).to_contain_text(description)
         wide += [name] if page.evaluate("document.documentElement.scrollWidth") > 390 else []
     page = tab.open("/")
     for name, (word, _) in STATES.items():
@@ -64,11 +64,13 @@ def test_every_state_is_named_in_the_list_and_on_its_page(open_tab: Callable[...
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_in_any_state(open_tab: Callable[..., Tab], states: States, scheme: str) -> None:
     tab = open_tab(states[0], color_scheme=scheme, reduced_motion="reduce")
-    found: dict[str, list[str]] = {}
+    violations_by_state: dict[str, list[str]] = {}
     for place in ("/", "/campaign", *(f"/e/{states[1][name]}" for name in ("waiting", "near", "script"))):
-        told = Axe().run(tab.open(place)).response["violations"]
-        found |= {place: [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in told]} if told else {}
-    assert found == {}
+        violations = Axe().run(tab.open(place)).response["violations"]
+        violations_by_state |= (
+            {place: [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in violations]} if violations else {}
+        )
+    assert violations_by_state == {}
 
 
 def test_what_needs_a_person_comes_first_and_is_decided_in_place(open_tab: Callable[..., Tab], states: States) -> None:

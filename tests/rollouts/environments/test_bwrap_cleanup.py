@@ -48,12 +48,12 @@ def new_mark() -> str:
 
 def processes_with(mark: str) -> list[str]:
     """The processes that sleep for this time, as the host sees them."""
-    found: list[str] = []
+    pids: list[str] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if path.read_bytes() == f"sleep\0{mark}\0".encode():
-                found.append(path.parent.name)
-    return found
+                pids.append(path.parent.name)
+    return pids
 
 
 async def start_busy_sandbox(start_sandbox: StartSandbox, mark: str) -> BwrapEnvironment:
@@ -170,9 +170,9 @@ async def test_many_sandboxes_at_once_do_not_get_in_each_others_way(start_sandbo
         results = [await sandbox.exec("cat mark; cat /proc/[0-9]*/cmdline | tr '\\0' ' '") for _ in range(3)]
         return [result.stdout for result in results]
 
-    for mark, seen in zip(marks, await asyncio.gather(*map(work, sandboxes, marks)), strict=True):
-        assert all(text.startswith(mark) and f"sleep {mark} " in text for text in seen)
-        assert not [other for other in marks if other != mark and other in "".join(seen)]
+    for mark, outputs in zip(marks, await asyncio.gather(*map(work, sandboxes, marks)), strict=True):
+        assert all(text.startswith(mark) and f"sleep {mark} " in text for text in outputs)
+        assert not [other for other in marks if other != mark and other in "".join(outputs)]
     await asyncio.gather(*(sandbox.stop() for sandbox in sandboxes))
     assert [mark for mark in marks if processes_with(mark)] == []
 

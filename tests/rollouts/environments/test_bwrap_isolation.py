@@ -36,9 +36,9 @@ async def test_the_system_is_read_only(sandbox: BwrapEnvironment, folder: str) -
 
 @pytest.mark.parametrize("folder", ["/app", "/tmp", "/tests", "/logs", "/solution", "/dev/shm"])
 async def test_some_folders_are_writable_and_private(start_sandbox: StartSandbox, folder: str) -> None:
-    one, other = await start_sandbox(), await start_sandbox()
-    await one.write_file(f"{folder}/evsys-private", "secret")
-    assert (await one.exec(f"cat {folder}/evsys-private")).stdout == "secret"
+    first, other = await start_sandbox(), await start_sandbox()
+    await first.write_file(f"{folder}/evsys-private", "secret")
+    assert (await first.exec(f"cat {folder}/evsys-private")).stdout == "secret"
     assert (await other.exec(f"ls -A {folder}")).stdout == ""
     assert not Path(folder, "evsys-private").exists()
 

@@ -52,12 +52,12 @@ FAKES = {
 
 def processes_of(folder: Path) -> list[str]:
     """The processes that were started from this folder."""
-    found: list[str] = []
+    pids: list[str] = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if str(folder).encode() in path.read_bytes():
-                found.append(path.parent.name)
-    return found
+                pids.append(path.parent.name)
+    return pids
 
 
 def program(folder: Path, body: str) -> Path:

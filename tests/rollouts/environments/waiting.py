@@ -13,7 +13,7 @@ async def until(condition: Callable[[], Awaitable[bool] | bool]) -> None:
     """Returns when the condition holds; a test that waits in vain fails."""
     async with asyncio.timeout(_PATIENCE_S):
         while True:
-            held = condition()
-            if await held if inspect.isawaitable(held) else held:
+            value = condition()
+            if await value if inspect.isawaitable(value) else value:
                 return
             await asyncio.sleep(0.01)

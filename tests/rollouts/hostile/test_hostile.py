@@ -121,10 +121,10 @@ async def test_no_program_reaches_another_sandbox() -> None:
             's.bind("\\0other"); s.listen(); time.sleep(60)\''
         )
         look = "ls /tmp /dev/shm; cat /proc/[0-9]*/cmdline | tr '\\0' ' '; cat /proc/net/unix; kill -9 -1"
-        found = (await mine.exec(look)).stdout
-        assert "secret" not in found
-        assert "3600" not in found
-        assert "other" not in found
+        stdout = (await mine.exec(look)).stdout
+        assert "secret" not in stdout
+        assert "3600" not in stdout
+        assert "other" not in stdout
         assert "3600" in (await other.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).stdout
     finally:
         await asyncio.gather(mine.stop(), other.stop())
@@ -243,8 +243,8 @@ async def test_a_long_command_brings_no_memory_that_nobody_counts() -> None:
     sandbox = BwrapEnvironment(**SMALL)
     try:
         await sandbox.start()
-        found = await sandbox.exec(f"for fd in /proc/$$/fd/*; do echo x >> $fd; done 2>&1 # {'x' * 200_000}")
-        assert "memfd" not in found.stdout
+        result = await sandbox.exec(f"for fd in /proc/$$/fd/*; do echo x >> $fd; done 2>&1 # {'x' * 200_000}")
+        assert "memfd" not in result.stdout
         keep = "python3 -c 'import os; [os.ftruncate(fd, 1 << 24) or print(1) for fd in range(3, 99)]'"
         assert "1" not in (await sandbox.exec(f"{keep} 2>/dev/null # {'x' * 200_000}")).stdout
     finally:

@@ -18,7 +18,7 @@ def main(log_dir: str, questions: list[str]) -> dict[str, Any]:
     from inspect_ai.solver import generate
 
     samples = [Sample(input=text, target="?") for text in questions]
-    seen: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     config = GenerateConfig(max_tokens=12, temperature=0)
     for name, streaming in {"whole": False, "streamed": True}.items():
         # By itself the provider asks every unknown model through the Responses API.
@@ -29,13 +29,13 @@ def main(log_dir: str, questions: list[str]) -> dict[str, Any]:
             display="none",
             log_dir=log_dir,
         )
-        seen[name] = {
+        results[name] = {
             "status": log.status,
             "errors": [sample.error.message for sample in log.samples or [] if sample.error],
             "said": {str(sample.input): sample.output.completion for sample in log.samples or []},
             "usage": sum(usage.output_tokens for usage in log.stats.model_usage.values()),
         }
-    return seen
+    return results
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ def main(url: str, key: str) -> dict[str, Any]:
 
     model = ChatOpenAI(model="tiny", base_url=f"{url}/v1", api_key=key, max_retries=0, max_tokens=100)
     methods = ("json_schema", "function_calling")
-    found = {name: model.with_structured_output(Report, method=name).invoke("hi").city for name in methods}
+    cities = {name: model.with_structured_output(Report, method=name).invoke("hi").city for name in methods}
     bound = model.bind_tools([Report], tool_choice="Report").invoke("hi")
     streamed = "".join(chunk.content for chunk in model.stream("hi"))
-    return {**found, "calls": [one["name"] for one in bound.tool_calls], "streamed": streamed}
+    return {**cities, "calls": [call["name"] for call in bound.tool_calls], "streamed": streamed}
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ from typing import Any
 def main(url: str, key: str) -> dict[str, Any]:
     import litellm
 
-    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 16, "temperature": 0}
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 16, "temperature": 0}
     openai = {"model": "openai/tiny", "api_base": f"{url}/v1", "api_key": key}
     anthropic = {"model": "anthropic/tiny", "api_base": url, "api_key": key}
-    chunks = litellm.completion(**openai, **asked, stream=True)
+    chunks = litellm.completion(**openai, **body, stream=True)
     responses = litellm.responses(**openai, input="hi", max_output_tokens=16, temperature=0)
     return {
-        "chat": litellm.completion(**openai, **asked).choices[0].message.content,
+        "chat": litellm.completion(**openai, **body).choices[0].message.content,
         "streamed": "".join(chunk.choices[0].delta.content or "" for chunk in chunks),
-        "messages": litellm.completion(**anthropic, **asked).choices[0].message.content,
+        "messages": litellm.completion(**anthropic, **body).choices[0].message.content,
         "responses": responses.output[0].content[0].text,
     }
 
