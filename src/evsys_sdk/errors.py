@@ -56,9 +56,9 @@ def closest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     return by_folded[matches[0]] if matches else None
 
 
-def suggest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """`Did you mean 'sft'?`; empty if no known name is similar."""
-    guess = closest(name, known, cutoff=cutoff)
+    guess = closest(name, known)
     return f"Did you mean '{guess}'?" if guess else ""
 
 
@@ -147,11 +147,11 @@ class Problem:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form printed under `--json`."""
-        found: dict[str, Any] = {"message": clean(self.message), "path": self.path, "hint": self.hint}
-        found |= {"file": self.file, "line": self.line, "column": self.column}
+        fields: dict[str, Any] = {"message": clean(self.message), "path": self.path, "hint": self.hint}
+        fields |= {"file": self.file, "line": self.line, "column": self.column}
         if self.value is not MISSING:
-            found["value"] = self._shown if _is_json_scalar(self._shown) else show(self._shown)
-        return found
+            fields["value"] = self._shown if _is_json_scalar(self._shown) else show(self._shown)
+        return fields
 
 
 def _is_json_scalar(value: object) -> bool:

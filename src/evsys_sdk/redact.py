@@ -88,7 +88,7 @@ _WORD = r"[A-Za-z0-9_.-]*+"
 _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_.-")
 _SMALL = str.maketrans(ascii_uppercase, ascii_lowercase)
 _SCHEME = r"(?i)\\*[\"']?(?:basic|bearer|token|digest|apikey)\s+"
-_GIVEN = r"(?:[bBrRuU]{1,2}(?=\\*[\"']))?(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{4,4000}+)(?![(\[])"
+_VALUE = r"(?:[bBrRuU]{1,2}(?=\\*[\"']))?(\\*[\"']?)([^\s\"'\\,;&<>(){}\[\]|`]{4,4000}+)(?![(\[])"
 """The value of a name; calls and subscripts are code, not values."""
 _CONTAINER = functools.reduce(lambda inner, _: rf"[{{\[](?:[^{{}}\[\]]|{inner})*+[}}\]]", range(5), "(?!)")
 """A list or mapping, nested up to five levels."""
@@ -151,8 +151,8 @@ def redact_text(text: str) -> str:
     names, shapes = _find_spots(text, lower)
     if names or shapes or "://" in lower:
         text = _substitute(text, lower, names, shapes)
-    seen = strip_hidden(text)
-    return text if seen is text or (redacted := redact_text(seen)) == seen else redacted
+    visible = strip_hidden(text)
+    return text if visible is text or (redacted := redact_text(visible)) == visible else redacted
 
 
 def is_literal_secret(text: str, name: str) -> bool:
@@ -161,8 +161,8 @@ def is_literal_secret(text: str, name: str) -> bool:
         return False
     if is_secret_name(name) or is_weak_name(name):
         is_address = "://" in text
-        found = find_secrets("", text) if is_address or text.isalnum() or is_secret_name(name) else ()
-        if found or (_looks_secret(text) and not is_address) or (is_password_name(name) and len(text) > 3):
+        secrets = find_secrets("", text) if is_address or text.isalnum() or is_secret_name(name) else ()
+        if secrets or (_looks_secret(text) and not is_address) or (is_password_name(name) and len(text) > 3):
             return True
     return len(text.split()) <= 3 and redact_text(text) != text  # in a longer text, only the secret is redacted
 
@@ -241,13 +241,13 @@ def _redact_mapping(value: Mapping[Any, Any], name: str) -> dict[Any, Any]:
     named = value.get("name")
     if isinstance(named, str) and "value" in value and is_secret_name(named):  # {name: API_KEY, value: ...}
         return {key: redact(inner, named if key == "value" else str(key)) for key, inner in value.items()}
-    found: dict[Any, Any] = {}
+    redacted: dict[Any, Any] = {}
     for key, inner in value.items():
         label = name_below(name, str(key))
         if key == "token" and "logprob" in value:  # a sampled token with its log-probability
             label = ""
-        found[redact_text(key) if isinstance(key, str) else key] = redact(inner, label)
-    return found
+        redacted[redact_text(key) if isinstance(key, str) else key] = redact(inner, label)
+    return redacted
 
 
 def _looks_secret(value: str) -> bool:
@@ -274,37 +274,37 @@ def _redact_named(text: str, lower: str, names: list[_Finder]) -> str:
         lower = text.translate(_SMALL)
     parts: list[str] = []
     done = past = 0
-    for start in sorted({seen.start() for find in names for seen in find(lower)}):
+    for start in sorted({spot.start() for find in names for spot in find(lower)}):
         if start < past:  # part of a name that is already handled
             continue
         while start > past and lower[start - 1] in _NAME_LETTERS:
             start -= 1
         escape = text[start - 1 : start]
         start += {"\\": {"u": 5, "x": 3}.get(text[start], text[start] in "nrtbf"), "%": 2}.get(escape, 0)
-        found = _compile(_NAME).match(text, start)
-        past = found.end() if found else _compile(_WORD).match(text, start).end()
-        if found and (given := _find_given(text, found[1] or found[2] or found[3], found)):
-            parts += [text[done : given[0]], given[2]]
-            done = past = given[1]
+        match = _compile(_NAME).match(text, start)
+        past = match.end() if match else _compile(_WORD).match(text, start).end()
+        if match and (secret := _find_value(text, match[1] or match[2] or match[3], match)):
+            parts += [text[done : secret[0]], secret[2]]
+            done = past = secret[1]
     return "".join([*parts, text[done:]])
 
 
-def _find_given(text: str, name: str, found: re.Match[str]) -> tuple[int, int, str] | None:
+def _find_value(text: str, name: str, name_match: re.Match[str]) -> tuple[int, int, str] | None:
     """Return start, end and replacement of the secret value of a name; None if the value is code or no secret."""
-    is_secret, at = is_secret_name(name), found.end()
+    is_secret, at = is_secret_name(name), name_match.end()
     texts = _compile(_TEXTS).match(text, at) if is_secret_name(name_of_items(name, "xx")) else None
     container: re.Match[str] | None = texts or (_compile(_CONTAINER).match(text, at) if is_secret else None)
     if container is not None:
         # A container without quoted text is code or numbers.
         has_text = texts or _compile(_TEXT_INSIDE).search(container[0])
-        return (at, container.end(), f"{found[4] or ''}{REDACTED}{found[4] or ''}") if has_text else None
+        return (at, container.end(), f"{name_match[4] or ''}{REDACTED}{name_match[4] or ''}") if has_text else None
     scheme = _compile(_SCHEME).match(text, at)
-    given = _compile(_GIVEN).match(text, scheme.end() if scheme else at)
-    if given is None:
+    value_match = _compile(_VALUE).match(text, scheme.end() if scheme else at)
+    if value_match is None:
         return None
-    quoted = bool(given[1] or scheme or found[2]) and not found[0].rstrip().endswith(",")
-    start, value = given.start(2), given[2]
-    if text[max(0, found.start() - 1)] in "?&;" or text[max(0, found.start() - 3)] == "%":  # a URL parameter
+    quoted = bool(value_match[1] or scheme or name_match[2]) and not name_match[0].rstrip().endswith(",")
+    start, value = value_match.start(2), value_match[2]
+    if text[max(0, name_match.start() - 1)] in "?&;" or text[max(0, name_match.start() - 3)] == "%":  # a URL parameter
         value = value.partition("#")[0]
         may_be_secret = is_weak_name(name) or name.lower() in ("sig", "signature")
         hidden = is_secret or (may_be_secret and (len(value) >= 16 or _looks_secret(value)))
@@ -315,20 +315,20 @@ def _find_given(text: str, name: str, found: re.Match[str]) -> tuple[int, int, s
     return (start, start + len(value), REDACTED) if hidden else None
 
 
-_seen: tuple[Any, dict[str, list[str]]] | None = None
+_secrets_cache: tuple[Any, dict[str, list[str]]] | None = None
 
 
 def _environment_secrets() -> dict[str, list[str]]:
     """Return the secrets in the environment, longest first, grouped by a piece that is never escaped."""
-    global _seen
+    global _secrets_cache
     raw: Any = getattr(os.environ, "_data", os.environ)  # a plain dict, because this runs for every line
-    if _seen is None or _seen[0] != raw:
+    if _secrets_cache is None or _secrets_cache[0] != raw:
         pieces = {piece for name, value in os.environ.items() for piece in find_secrets(name, value)}
-        _seen = (raw.copy(), {})
+        _secrets_cache = (raw.copy(), {})
         for form in sorted({form for piece in pieces for form in (piece, *_encode(piece))}, key=len, reverse=True):
             hint = max(_compile(r"[A-Za-z0-9_-]*").findall(form), key=len)
-            _seen[1].setdefault(hint, []).append(form)
-    return _seen[1]
+            _secrets_cache[1].setdefault(hint, []).append(form)
+    return _secrets_cache[1]
 
 
 def _encode(value: str) -> set[str]:
@@ -352,6 +352,6 @@ def _compile_secret(secret: str) -> re.Pattern[str]:
     return re.compile(pattern if len(secret) >= SHORTEST_SECRET else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])")
 
 
-def _may_be_escaped(found: re.Match[str]) -> str:
-    other = r"|\s+|\+" if found[0].isspace() else {"+": "|-", "/": "|_"}.get(found[0], "")
-    return rf"(?:\\*{re.escape(found[0])}|{_ESCAPE}{other})"
+def _may_be_escaped(match: re.Match[str]) -> str:
+    other = r"|\s+|\+" if match[0].isspace() else {"+": "|-", "/": "|_"}.get(match[0], "")
+    return rf"(?:\\*{re.escape(match[0])}|{_ESCAPE}{other})"

@@ -160,13 +160,13 @@ class Registry:
 
     def _add(self, name: str, extension: Extension, *, may_replace: bool = True) -> None:
         with self._lock:
-            taken, builtin = self._registered.get(name), self._builtin(name)
-            if builtin is not None and (taken is None or builtin.is_import_path_of(taken)):
+            existing, builtin = self._registered.get(name), self._builtin(name)
+            if builtin is not None and (existing is None or builtin.is_import_path_of(existing)):
                 free = (may_replace and builtin.replaceable) or builtin.is_import_path_of(extension)
-                taken = None if free else f"the built-in evsys_sdk.{builtin.target.replace(':', '.')}"
-            if taken is not None and taken is not extension and not _same_definition(taken, extension):
+                existing = None if free else f"the built-in evsys_sdk.{builtin.target.replace(':', '.')}"
+            if existing is not None and existing is not extension and not _same_definition(existing, extension):
                 raise DuplicateNameError(
-                    f"{self.kind} '{name}' is already registered by {_origin(taken)}; {_origin(extension)} "
+                    f"{self.kind} '{name}' is already registered by {_origin(existing)}; {_origin(extension)} "
                     f"must use another name, for instance '{extension.__module__.partition('.')[0].strip('_')}/{name}'."
                 )
             self._registered[name] = extension
@@ -310,12 +310,12 @@ def summary_of(extension: Extension) -> str:
     return doc.strip().split("\n", 1)[0]
 
 
-def _same_definition(one: Extension, other: Extension) -> bool:
+def _same_definition(first: Extension, second: Extension) -> bool:
     """Whether both are the same source definition, as after a module reload."""
-    name = getattr(one, "__qualname__", "<lambda>")
+    name = getattr(first, "__qualname__", "<lambda>")
     if "<lambda>" in name:  # has no name
         return False
-    return (one.__module__, name) == (getattr(other, "__module__", ""), getattr(other, "__qualname__", ""))
+    return (first.__module__, name) == (getattr(second, "__module__", ""), getattr(second, "__qualname__", ""))
 
 
 def _origin(extension: Extension) -> str:
@@ -348,9 +348,9 @@ REGISTRIES: dict[str, Registry] = {
 
 def registry(kind: str) -> Registry:
     """The registry of a kind, by its singular or plural name."""
-    for found in REGISTRIES.values():
-        if kind in (found.kind, found.plural):
-            return found
+    for entry in REGISTRIES.values():
+        if kind in (entry.kind, entry.plural):
+            return entry
     guess = closest(kind, [*KINDS, *KINDS.values()])
     raise UnknownNameError(
         f"'{kind}' is not a kind of extension"

@@ -128,20 +128,20 @@ def find_secrets(name: str, value: str) -> set[str]:
         return set()
     if value.startswith(("~/", "./", "../")) or (value[0] == "/" and _is_path(value)):
         return set()
-    found = {piece for piece in (value, *_PIECES.findall(value)) if not _is_ordinary(piece)}
+    secrets = {piece for piece in (value, *_PIECES.findall(value)) if not _is_ordinary(piece)}
     logins = {part for login in _LOGIN.findall(value) for part in (*login, _PERCENT.sub(_decode, login[1]))}
     logins = {part for part in logins if len(part) >= SHORTEST_SECRET or _SHORT_PASSWORD.fullmatch(part)}
-    found |= logins
+    secrets |= logins
     is_named = (
         _SECRET_VARIABLE.search(name.lower()) and not value.startswith(("http://", "https://")) and not value.isdigit()
     )
-    if found or is_named or (_PHRASE.fullmatch(value) and not name.endswith("NAME")):
-        found.add(value)
-    return {piece for piece in found if len(piece) >= SHORTEST_SECRET or piece in logins}
+    if secrets or is_named or (_PHRASE.fullmatch(value) and not name.endswith("NAME")):
+        secrets.add(value)
+    return {piece for piece in secrets if len(piece) >= SHORTEST_SECRET or piece in logins}
 
 
-def _decode(found: re.Match[str]) -> str:
-    return chr(int(found[1], 16))
+def _decode(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16))
 
 
 def _is_path(value: str) -> bool:

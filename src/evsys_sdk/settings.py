@@ -81,12 +81,12 @@ def _evsys_table(path: Path) -> dict[str, Any]:
             return {}
         import tomllib
 
-        found = tomllib.loads(content.decode("utf-8")).get("tool", {}).get("evsys", {})
+        table = tomllib.loads(content.decode("utf-8")).get("tool", {}).get("evsys", {})
     except (OSError, ValueError) as error:
         raise _problem(path, "", f"cannot be read: {error}", hint="Correct the file.") from None
-    if not isinstance(found, dict):
-        raise _problem(path, "tool.evsys", "should be a table", value=found, hint="Write [tool.evsys].")
-    return cast("dict[str, Any]", found)
+    if not isinstance(table, dict):
+        raise _problem(path, "tool.evsys", "should be a table", value=table, hint="Write [tool.evsys].")
+    return cast("dict[str, Any]", table)
 
 
 def _problem(path: Path, key: str, message: str, *, hint: str, **value: Any) -> ConfigError:

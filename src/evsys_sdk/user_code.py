@@ -149,13 +149,13 @@ def results() -> Generator[None]:
     if child is None or child.held is None or os.getpid() != child.pid:
         yield
         return
-    held, child.held = child.held, None
-    _point(*held)
+    descriptors, child.held = child.held, None
+    _point(*descriptors)
     try:
         yield
     finally:
         _point(*child.elsewhere)
-        child.held = held
+        child.held = descriptors
 
 
 def release_output() -> None:
@@ -182,14 +182,14 @@ def keep_process(pid: int) -> None:
 @contextmanager
 def _output_to(descriptor: int) -> Generator[None]:
     """Redirect stdout and stderr of the process to a descriptor."""
-    held = os.dup(1), os.dup(2)
+    originals = os.dup(1), os.dup(2)
     _point(descriptor, descriptor)
     try:
         yield
     finally:
-        _point(*held)
-        for saved in held:
-            os.close(saved)
+        _point(*originals)
+        for original in originals:
+            os.close(original)
 
 
 def _point(first: int, second: int) -> None:

@@ -208,11 +208,11 @@ def _derive_config(detail: Detail, changes: Mapping[str, Any], claim: str) -> di
         "claim": text if isinstance(text, str) else ""
     }
     if not changes:
-        kept = {
+        inherited = {
             key: value for key, value in parent_hypothesis.items() if value not in (None, [], "") and key != "baseline"
         }
-        kept["claim"] = claim or f"This change beats run {detail.chosen_run} of {detail.view.id}."
-        return {**config, "metadata": {**metadata, "hypothesis": kept}}
+        inherited["claim"] = claim or f"This change beats run {detail.chosen_run} of {detail.view.id}."
+        return {**config, "metadata": {**metadata, "hypothesis": inherited}}
     best = next((run for run in config_runs(config) if run.get("name") == detail.chosen_run), None)
     if best is None:
         raise ConfigError(
@@ -229,9 +229,9 @@ def _derive_config(detail: Detail, changes: Mapping[str, Any], claim: str) -> di
         "baseline": "baseline",
         **{key: parent_hypothesis[key] for key in ("metric", "direction", "min_effect") if parent_hypothesis.get(key)},
     }
-    kept = {key: value for key, value in config.items() if key not in ("run", "runs", "matrix", "base_run", "search")}
+    shared = {key: value for key, value in config.items() if key not in ("run", "runs", "matrix", "base_run", "search")}
     runs = [{**best, "name": "baseline"}, {**changed[0], "name": "candidate"}]
-    return {**kept, "metadata": {**metadata, "hypothesis": hypothesis}, "runs": runs}
+    return {**shared, "metadata": {**metadata, "hypothesis": hypothesis}, "runs": runs}
 
 
 def _parse_changes(changes: Sequence[str]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def render_chats(
     limit: LengthLimit,
 ) -> list[Rendered]:
     """All supervised sequences of the rows, in order; warns about skipped ones."""
-    kept: list[Rendered] = []
+    examples: list[Rendered] = []
     skipped = 0
     for number, chat in enumerate(chats, start=1):
         if has_images(chat) and not client.capabilities.vision:
@@ -86,16 +86,16 @@ def render_chats(
         for rendered in sequences:
             example = limit.apply(rendered, number)
             if can_learn_from(example):
-                kept.append(example)
+                examples.append(example)
             else:
                 skipped += 1
     warn_left_out(skipped, "examples")
-    if not kept:
+    if not examples:
         raise DataError(
             "no row gives anything to learn from. Check data.path and data.transforms with `evsys dataset show`, and "
             "whether max_length cuts the answers off."
         )
-    return kept
+    return examples
 
 
 def to_datums(examples: Sequence[Rendered]) -> list[Datum]:

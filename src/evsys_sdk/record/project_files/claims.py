@@ -67,8 +67,8 @@ def note_claim(experiment: str, claim: Claimed, folder: Path) -> int:
         # Under the lock, so that two experiments that start at once get different numbers.
         with exclusive(lock_beside(file), str(file)), JsonlFile(file) as claims:
             attempt = _next_trial(claim, folder.parent)
-            own = {"experiment": experiment, "attempt": attempt, "path": str(folder), "time": time.time()}
-            claims.append({**asdict(claim), **own})
+            trial = {"experiment": experiment, "attempt": attempt, "path": str(folder), "time": time.time()}
+            claims.append({**asdict(claim), **trial})
             return attempt
     except (OSError, EvsysError) as error:
         get_logger(__name__).warning("%s: the claim could not be recorded: %s", file, error)
@@ -89,8 +89,8 @@ def read_claims() -> Iterator[Object]:
 
 def _next_trial(claim: Claimed, root: Path) -> int:
     """The number after the known analyses of a family, and after those that these counted: some may be removed."""
-    known = [int(number(one.get("attempt")) or 1) for one in _list_claims(root) if claim.is_family_of(one)]
-    return 1 + max(len(known), *known, 0)
+    trials = [int(number(line.get("attempt")) or 1) for line in _list_claims(root) if claim.is_family_of(line)]
+    return 1 + max(len(trials), *trials, 0)
 
 
 def _list_claims(root: Path) -> Iterator[Object]:
@@ -112,5 +112,5 @@ def _list_claims(root: Path) -> Iterator[Object]:
         elif record.is_running or any(event.kind == Kind.SCORED for event in record.events):
             # An extension of an experiment that is not in the list is an analysis too.
             yield from [claim] * (
-                1 if "time" in claim else 1 + sum(one.get("extended") is True for one in record.events)
+                1 if "time" in claim else 1 + sum(event.get("extended") is True for event in record.events)
             )
