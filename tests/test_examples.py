@@ -21,7 +21,7 @@ from evsys_sdk import ExperimentConfig, load_yaml, register_algorithm, validate_
 from evsys_sdk.backends.datum import Datum
 from evsys_sdk.cli.main import main
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
-from evsys_sdk.eval.verifier import verify_with
+from evsys_sdk.eval.verifier import verify_rollout
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
 from evsys_sdk.rollouts.harness import build_harness
@@ -156,7 +156,7 @@ async def test_in_the_tool_use_example_only_all_three_turns_are_rewarded(
 
     engine = InlineEngine(EngineLimits())
     harness = build_harness(agent_import_path="examples.07_tool_use.agent:DrawerAgent")
-    [rollout] = await engine.submit([RolloutRequest(task, 0, Scripted(), harness, verify_with())])
+    [rollout] = await engine.submit([RolloutRequest(task, 0, Scripted(), harness, verify_rollout)])
     engine.close()
     assert (len(rollout.turns), rollout.reward) == (turns, reward)
     assert [len(messages) for messages in calls] == [1, 3, 5][:turns], "the whole conversation is shown every time"

@@ -97,10 +97,10 @@ def isolate_user_code(tell: Callable[[str], None], containment: Containment | No
 
 
 @contextmanager
-def user_code(what: str, *, limit_s: float | None = None, exit_code: int = 1) -> Generator[None]:
+def user_code(what: str, *, limit_s: float | None = None) -> Generator[None]:
     """Run user code, in a child of the command line; see `limit_user_code`."""
     _fork_once()
-    with limit_user_code(what, limit_s=limit_s, exit_code=exit_code):
+    with limit_user_code(what, limit_s=limit_s):
         yield
 
 

@@ -13,7 +13,7 @@ import pytest
 from evsys_sdk import ExperimentConfig, RunResult
 from evsys_sdk.algorithms.base import BaseAlgorithm
 from evsys_sdk.backends.client import AdamParams, TrainingClient
-from evsys_sdk.eval.verifier import verify_with
+from evsys_sdk.eval.verifier import verify_rollout
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.record.run_files.checkpoints import Checkpoint, CheckpointLog
@@ -38,7 +38,7 @@ def set_up(tmp_path: Path) -> Iterator[SetUp]:
     async def bound[A: BaseAlgorithm](
         algorithm: A, client: TrainingClient, rows: Sequence[dict[str, Any]], *, seed: int = 0, **services: Any
     ) -> A:
-        options: dict[str, Any] = {"verify": verify_with(), "control": RunControl(), "seed": seed, **services}
+        options: dict[str, Any] = {"verify": verify_rollout, "control": RunControl(), "seed": seed, **services}
         offered = RunServices(observers=Observers([]), load_rows=lambda _: [], client=client, **options)
         algorithm.bind(
             client=client,

@@ -20,7 +20,7 @@ from evsys_sdk.data.rows import parse_rows
 from evsys_sdk.data.task_source import build_task_source, locate_rows
 from evsys_sdk.data.types import TargetFormat
 from evsys_sdk.errors import DataError, EvalError
-from evsys_sdk.eval.verifier import VerifierInput, build_verifier, verify_with
+from evsys_sdk.eval.verifier import VerifierInput, build_verifier, verify_rollout
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.rollouts.datums import merge_turns
 from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
@@ -247,7 +247,7 @@ def test_a_harness_program_asks_the_policy_through_the_gateway(project: Path) ->
     policy = SamplerPolicy(client.sampler().result(), get_renderer(client.tokenizer), SamplingParams(6), 4096)
     engine = InlineEngine(EngineLimits(attempts=1, timeout_s=60.0))
     harness = build_harness(AgentSpec(kind="verifiers"))
-    requests = [RolloutRequest(task, 0, policy.with_seed(task.task_id), harness, verify_with()) for task in tasks]
+    requests = [RolloutRequest(task, 0, policy.with_seed(task.task_id), harness, verify_rollout) for task in tasks]
     try:
         rollouts = engine.submit(requests).result()
     finally:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import functools
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -14,6 +15,7 @@ from evsys_sdk.errors import ConfigError, EvalError
 from evsys_sdk.eval.verifier import VerifierInput, build_verifier
 from evsys_sdk.eval.verifiers.llm_judge import judge_spec, read_score
 from evsys_sdk.inference.errors import InferenceError
+from evsys_sdk.inference.retry import call_with_retry_async
 from evsys_sdk.protocols import VerificationResult
 
 
@@ -157,22 +159,11 @@ async def test_several_judgements_are_averaged_and_their_agreement_reported() ->
     assert {asked["temperature"] for asked in Judge.asked} == {1.0}
 
 
-async def test_failures_that_may_pass_go_through_the_given_retry() -> None:
-    attempts = 0
-
-    async def stubborn(attempt: Callable[[], Awaitable[Any]]) -> Any:
-        nonlocal attempts
-        while True:
-            attempts += 1
-            try:
-                return await attempt()
-            except InferenceError:
-                continue
-
-    Judge.replies = iter(["overloaded", "overloaded", "<score>10</score>"])
-    verifier = InProcessVerifier("llm_judge", None, {"judge": {"kind": "stand_in"}, "rubric": "r"})
-    assert (await build_verifier(verifier, retry=stubborn)(VerifierInput("q", "a"))).reward == 1.0
-    assert attempts == 3
+async def test_failures_that_may_pass_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    immediately = functools.partial(call_with_retry_async, base_delay=0.0)
+    monkeypatch.setattr("evsys_sdk.eval.verifiers.llm_judge.call_with_retry_async", immediately)
+    assert (await judged("overloaded", "overloaded", "<score>10</score>")).reward == 1.0
+    assert len(Judge.asked) == 3
 
 
 async def test_the_spec_of_a_task_is_executed() -> None:

@@ -17,7 +17,7 @@ import evsys_sdk
 from evsys_sdk import InProcessVerifier, VerifierSpec, register_verifier, register_verifier_fn
 from evsys_sdk.data.types import HarborTask
 from evsys_sdk.errors import ConfigError, EvalError, UnknownNameError
-from evsys_sdk.eval.verifier import VerifierInput, build_verifier, verify_with
+from evsys_sdk.eval.verifier import VerifierInput, build_verifier, verify_rollout
 from evsys_sdk.protocols import VerificationResult
 from evsys_sdk.rollouts.rollout import Rollout, Turn
 
@@ -257,7 +257,7 @@ async def test_a_spec_without_an_answer_of_its_own_takes_that_of_the_input() -> 
 
 
 async def test_the_verify_of_an_engine_scores_each_rollout_by_its_own_task() -> None:
-    verify = verify_with()
+    verify = verify_rollout
     for expected, earned in (("4", 1.0), ("5", 0.0)):
         task = HarborTask("t1", "2+2?", InProcessVerifier("exact_match", expected))
         rollout = Rollout("t1", 0, "ok", None, [Turn({"role": "assistant", "content": "4"})])
@@ -269,4 +269,4 @@ async def test_a_rollout_that_was_stopped_is_scored_on_the_turns_it_has_made() -
     task = HarborTask("t1", "find it", InProcessVerifier("tool_calls_match", ["search"]))
     turn = Turn({"role": "assistant", "content": "", "tool_calls": [call]})
     stopped = Rollout("t1", 0, "truncated", None, [turn], [])
-    assert (await verify_with()(task, stopped, None)).reward == 1.0  # type: ignore[arg-type]
+    assert (await verify_rollout(task, stopped, None)).reward == 1.0  # type: ignore[arg-type]

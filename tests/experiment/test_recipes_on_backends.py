@@ -15,7 +15,7 @@ from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.builtins import BUILTINS
 from evsys_sdk.config.checks.deep import deep_problems
 from evsys_sdk.errors import ConfigError, install_hint
-from evsys_sdk.eval.verifier import verify_with
+from evsys_sdk.eval.verifier import verify_rollout
 from evsys_sdk.experiment import Experiment
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.training.callback import Observers, RunControl
@@ -165,7 +165,7 @@ async def test_what_a_backend_cannot_do_is_refused_before_the_first_step(
     real: TrainingClient = handles["training_client"]
     client: Any = _LessCapable(real, replace(real.capabilities, **LESSER[lacks]))
     algorithm = get_algorithm(recipe)(**params, **({"teacher": teacher} if recipe == "opd" else {}))
-    services = RunServices(Observers([]), RunControl(), verify_with(), lambda _: [], client)
+    services = RunServices(Observers([]), RunControl(), verify_rollout, lambda _: [], client)
     algorithm.bind(
         client=client,
         renderer=get_renderer(real.tokenizer),

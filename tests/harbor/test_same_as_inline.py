@@ -11,7 +11,7 @@ from evsys_sdk import Experiment, ExperimentConfig
 from evsys_sdk.backends.client import ModelSpec, SamplingParams
 from evsys_sdk.backends.mock.backend import MockBackend
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
-from evsys_sdk.eval.verifier import verify_with
+from evsys_sdk.eval.verifier import verify_rollout
 from evsys_sdk.inference.renderer import get_renderer
 from evsys_sdk.rollouts.engine import EngineLimits, InlineEngine, RolloutRequest
 from evsys_sdk.rollouts.harness import build_harness
@@ -35,7 +35,7 @@ def test_tokens_and_rewards_are_those_of_the_inline_engine(
     policy: SamplerPolicy, make_engine: Callable[..., Any]
 ) -> None:
     tasks = [HarborTask(f"t{i}", f"What is {i} + 1?", InProcessVerifier("contains", expected="e")) for i in range(12)]
-    harness, verify = build_harness(), verify_with()
+    harness, verify = build_harness(), verify_rollout
 
     def requests() -> list[RolloutRequest]:
         return [

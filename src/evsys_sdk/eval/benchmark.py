@@ -35,7 +35,7 @@ from .pace import Pace
 from .predictions import Prediction, PredictionJournal
 from .scored_model import Sampling, ScoredModel, as_scored_model
 from .scores import EvalResult, compute_scores
-from .verifier import verify_with
+from .verifier import verify_rollout
 
 if TYPE_CHECKING:
     from ..rollouts.engine import RolloutEngine, Verify
@@ -61,7 +61,7 @@ class ScoreSettings:
     """Metadata key of the group that a task was drawn with; by default `cluster`."""
     n_tasks: int | None = None
     """Score only the first this many tasks."""
-    verify: Verify = field(default_factory=verify_with)
+    verify: Verify = verify_rollout
     rejudge: Callable[[HarborTask, Prediction], Prediction] | None = None
     """Judges stored answers again, so that a corrected target needs no new samples; only for verdicts that follow from
     answers alone."""

@@ -19,7 +19,7 @@ import asyncio
 import inspect
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsFloat
@@ -30,19 +30,13 @@ from ..config.specs import VerifierSpec
 from ..data.chat import text_of
 from ..data.types import E2BVerifier, HarborTask, InProcessVerifier, LLMJudgeVerifier, Message, VerifierPayload
 from ..errors import MISSING, EvalError, EvsysError, show, suggest
-from ..inference.retry import call_with_retry_async
 from ..protocols import VerificationResult
 from ..registry import Extension, get_verifier
 from ..training.blocking import run_blocking
 
 if TYPE_CHECKING:
-    from ..rollouts.engine import Verify
     from ..rollouts.environment import Environment
     from ..rollouts.rollout import Rollout
-
-
-type Retry = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Runs a remote call, retries transient failures, and returns the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +103,6 @@ class BuiltVerifier:
 def _accept_documented(verify: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `verify`: drop arguments that it does not take, and fill in defaults for missing ones."""
     absent: dict[str, Any] = {"messages": [], "target": None, "task": None, "environment": None}
-    absent |= {"retry": call_with_retry_async}
     parameters = [name for name in inspect.signature(verify).parameters if name != "self"]
 
     @wraps(verify)
@@ -133,25 +126,15 @@ def _in_event_loop() -> bool:
     return True
 
 
-def build_verifier(
-    what: VerifierPayload | VerifierSpec | str, *, retry: Retry = call_with_retry_async
-) -> BuiltVerifier:
-    """The verifier of a task's spec, a `{kind, params}` block or a name.
-
-    `retry` wraps every call of a judge's model.
-    """
+def build_verifier(what: VerifierPayload | VerifierSpec | str) -> BuiltVerifier:
+    """The verifier of a task's spec, a `{kind, params}` block or a name."""
     name, params, expected = _parts(what)
-    return BuiltVerifier(name, prepare(name, get_verifier(name), params, extras={"retry": retry}), params, expected)
+    return BuiltVerifier(name, prepare(name, get_verifier(name), params), params, expected)
 
 
-def verify_with(*, retry: Retry = call_with_retry_async) -> Verify:
-    """The `verify` of a rollout engine: each rollout is scored by the verifier of its task."""
-
-    async def verify(task: HarborTask, rollout: Rollout, environment: Environment | None) -> VerificationResult:
-        verifier = build_verifier(task.verifier, retry=retry)
-        return await verifier(input_of(task, rollout, environment))
-
-    return verify
+async def verify_rollout(task: HarborTask, rollout: Rollout, environment: Environment | None) -> VerificationResult:
+    """The `verify` of a rollout engine: the reward of the task's verifier."""
+    return await build_verifier(task.verifier)(input_of(task, rollout, environment))
 
 
 def input_of(task: HarborTask, rollout: Rollout, environment: Environment | None = None) -> VerifierInput:
@@ -232,50 +215,47 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def prepare(name: str, extension: Extension, params: Mapping[str, Any], *, extras: Mapping[str, Any]) -> Call:
-    """`extension` with its params, as a function of the input; an unsupported signature is refused.
-
-    `extras` are additional values for parameters of these names.
-    """
+def prepare(name: str, extension: Extension, params: Mapping[str, Any]) -> Call:
+    """`extension` with its params, as a function of the input; an unsupported signature is refused."""
     what, place = f"verifier '{name}'", f"verifier '{name}': params"
     if not isinstance(extension, type) and not hasattr(extension, "verify"):
-        return _function(name, extension, check_params(extension, params, path=place), extras)
+        return _function(name, extension, check_params(extension, params, path=place))
     instance: Any = extension
     if isinstance(extension, type):
         instance = build_extension(extension, params, what=what, path=place)
     if callable(getattr(instance, "verify", None)):
-        return _call_by_name(name, instance.verify, {}, extras)
+        return _call_by_name(name, instance.verify, {})
     if callable(instance):
-        return _function(name, instance, {}, extras)
+        return _function(name, instance, {})
     raise EvalError(
         f"verifier '{name}' has no method 'verify'. Write verify(self, *, prompt, completion, target) -> float."
     )
 
 
-def _call_by_name(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:
+def _call_by_name(name: str, function: Callable[..., Any], params: dict[str, Any]) -> Call:
     parameters = _parameters(name, function)
     keywords = _keywords(name, parameters, params)
-    inputs = _needed_inputs(name, parameters, keywords, extras)
+    inputs = _needed_inputs(name, parameters, keywords)
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         inputs = list(dict.fromkeys([*inputs, *_DOCUMENTED]))
-    return lambda request: function(**keywords, **_read_inputs(inputs, request, extras))
+    return lambda request: function(**keywords, **_read_inputs(inputs, request))
 
 
-def _function(name: str, function: Callable[..., Any], params: dict[str, Any], extras: Mapping[str, Any]) -> Call:
+def _function(name: str, function: Callable[..., Any], params: dict[str, Any]) -> Call:
     parameters = _parameters(name, function)
     positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
     takes_any_number = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
     if not positional and not takes_any_number:
-        return _call_by_name(name, function, params, extras)
+        return _call_by_name(name, function, params)
     as_mapping = takes_any_number or (len(positional) > 2 and _is_mapping(positional[2]))
     leading = 3 if as_mapping else min(2, len(positional))
     others = [parameter for parameter in parameters if parameter not in positional[:leading]]
     keywords = {} if as_mapping else _keywords(name, others, params)
-    inputs = _needed_inputs(name, others, keywords, extras)
+    inputs = _needed_inputs(name, others, keywords)
 
     def call(request: VerifierInput) -> Any:
         places = (request.completion, request.expected, dict(params))[:leading]
-        return function(*places, **keywords, **_read_inputs(inputs, request, extras))
+        return function(*places, **keywords, **_read_inputs(inputs, request))
 
     return call
 
@@ -305,25 +285,23 @@ def _keywords(name: str, parameters: list[inspect.Parameter], params: dict[str, 
     return params
 
 
-def _needed_inputs(
-    name: str, parameters: list[inspect.Parameter], keywords: Mapping[str, Any], extras: Mapping[str, Any]
-) -> list[str]:
+def _needed_inputs(name: str, parameters: list[inspect.Parameter], keywords: Mapping[str, Any]) -> list[str]:
     """The parameters that are read from the input for each call; a missing required param is refused."""
     inputs: list[str] = []
     for parameter in parameters:
         required = parameter.default is inspect.Parameter.empty
         if parameter.name in keywords or parameter.kind in _VARIABLE:
             continue
-        is_input = parameter.kind in _NAMED and (parameter.name in INPUT_FIELDS or parameter.name in extras)
+        is_input = parameter.kind in _NAMED and (parameter.name in INPUT_FIELDS)
         if is_input and (required or parameter.default is None):  # any other default marks a param of the verifier
             inputs.append(parameter.name)
         elif required:
             raise EvalError(
                 f"verifier '{name}' needs '{parameter.name}'. Add it to the params of its spec, or call the third "
-                f"parameter 'params' to receive all of them. Known inputs: {', '.join([*INPUT_FIELDS, *extras])}."
+                f"parameter 'params' to receive all of them. Known inputs: {', '.join(INPUT_FIELDS)}."
             )
     return inputs
 
 
-def _read_inputs(names: list[str], request: VerifierInput, extras: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: getattr(request, INPUT_FIELDS[name]) if name in INPUT_FIELDS else extras[name] for name in names}
+def _read_inputs(names: list[str], request: VerifierInput) -> dict[str, Any]:
+    return {name: getattr(request, INPUT_FIELDS[name]) for name in names}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import ExperimentConfig, RunConfig
 from ..errors import BackendError
 from ..eval.run_eval import RunEvaluator, names_another_model
-from ..eval.verifier import verify_with
+from ..eval.verifier import verify_rollout
 from ..inference.renderer import get_renderer
 from ..protocols import Algorithm, Backend, DataStore, LogStore, Row, RunResult
 from ..record.layout import RunFiles
@@ -50,7 +50,7 @@ def offer_services(
     services = RunServices(
         observers=observers,
         control=options.control,
-        verify=verify_with(),
+        verify=verify_rollout,
         load_rows=load_rows,
         client=client,
         renderer=None if client is None else get_renderer(client.tokenizer, run.model.renderer_name),

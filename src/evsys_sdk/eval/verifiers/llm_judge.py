@@ -28,6 +28,7 @@ from ...data.types import Message
 from ...errors import EvalError, show, suggest
 from ...inference.adapter import as_chat_client
 from ...inference.client import ChatClient
+from ...inference.retry import call_with_retry_async
 from ...protocols import VerificationResult
 from ...registry import get_inference, registry
 from ..answers.answer import strict_loads, without_thinking
@@ -35,7 +36,6 @@ from ..verifier import BaseVerifier
 
 if TYPE_CHECKING:
     from ...inference.client import Completion
-    from ..verifier import Retry
 
 
 _PROVIDERS = {"claude": r"claude-.+", "openai": r"(?:gpt-|chatgpt-|o\d).*", "gemini": r"gemini-.+"}
@@ -195,9 +195,7 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
     name: ClassVar[str] = "llm_judge"
     Config = LLMJudgeParams
 
-    async def verify(
-        self, *, prompt: str, completion: str, target: Any, messages: list[Message], retry: Retry
-    ) -> VerificationResult:
+    async def verify(self, *, prompt: str, completion: str, target: Any, messages: list[Message]) -> VerificationResult:
         """Ask the judge until there are `samples` scores; raise EvalError after `attempts` requests."""
         question = judge_prompt(
             self.cfg.template or TEMPLATE,
@@ -211,7 +209,7 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
         scores: list[float] = []
         replies: list[Completion] = []
         for _ in range(self.cfg.attempts):
-            fresh = await self._ask(question, self.cfg.samples - len(scores), retry)
+            fresh = await self._ask(question, self.cfg.samples - len(scores))
             replies += fresh
             read = (read_score(reply.text, lowest=self.cfg.lowest, highest=self.cfg.highest) for reply in fresh)
             scores += [score for score in read if score is not None]
@@ -223,10 +221,10 @@ class LLMJudge(BaseVerifier[LLMJudgeParams]):
             "Ask for <score>…</score> in the rubric or template, or raise max_tokens."
         )
 
-    async def _ask(self, question: str, n: int, retry: Retry) -> list[Completion]:
+    async def _ask(self, question: str, n: int) -> list[Completion]:
         client = judge_client(self.cfg.judge or judge_spec(self.cfg.judge_model or ""))
         messages: list[Message] = [{"role": "user", "content": question}]
-        return await retry(
+        return await call_with_retry_async(
             lambda: client.complete(messages, max_tokens=self.cfg.max_tokens, temperature=self.cfg.temperature, n=n)
         )
 

@@ -61,12 +61,12 @@ def read_scorings(roots: Sequence[Path], *, elsewhere: bool) -> list[Object]:
     return [{**content, "path": str(path.parent)} for path in newest if (content := read_object(path))]
 
 
-def is_lasting(root: Path, start: Path | None = None) -> bool:
+def is_lasting(root: Path) -> bool:
     """Whether a folder is permanent: not a temporary one, unless the project itself is temporary."""
     import tempfile  # imports archive modules, which slow down `evsys history`
 
     temporary = Path(tempfile.gettempdir()).resolve()
-    return not root.is_relative_to(temporary) or project_root(start).is_relative_to(temporary)
+    return not root.is_relative_to(temporary) or project_root().is_relative_to(temporary)
 
 
 def _note_folder(
