@@ -90,7 +90,7 @@ class World:
         gone = random.binomial(self.samples - right, lost)
         rows = list(zip(names, right.tolist(), (self.samples - gone).tolist(), gone.tolist(), strict=True))
         per_task = {task: solved / left for task, solved, left, _ in rows if left}
-        score = Score(float(np.mean([*per_task.values()])), per_task, int((self.samples - gone).sum()))
+        score = Score(float(np.mean([*per_task.values()])), per_task)
         clusters = {task: str(at % self.clusters) for at, task in enumerate(names)} if self.clusters else {}
         each = {task: [1.0] * s + [0.0] * (n - s) + [None] * g for task, s, n, g in rows} if lost else {}
         return ScoredSet(key, 1, f"sha-{key[0]}", {"pass@1": score}, int(gone.sum()), clusters=clusters, samples=each)

@@ -45,8 +45,8 @@ def scoring(key: tuple[str, str], values: Any, *, sha256: str | None = None, **m
     """One scoring of `pass@1`, its tasks called t0, t1 and so on; NaN stands for a task without a score."""
     row = np.atleast_1d(np.asarray(values, dtype=float))
     per_task = {f"t{index}": float(value) for index, value in enumerate(row) if np.isfinite(value)}
-    score = Score(float(np.nanmean(row)), per_task, n_samples=4 * len(row))
-    return ScoredSet(key, 10, sha256 or f"sha-{key[0]}", {"pass@1": score}, **more)
+    score = Score(float(np.nanmean(row)), per_task)
+    return ScoredSet(key, 10, sha256 or f"sha-{key[0]}", {"pass@1": score}, n_samples=4 * len(row), **more)
 
 
 def line(

@@ -49,12 +49,16 @@ def along_steps() -> Evidence:
 
 
 def lose_samples() -> Evidence:
-    given = evidence(solved(a=0.1))
+    """One sample of nine is lost on every task."""
+    given, lost = evidence(solved(a=0.1)), {f"t{at}": [*[0.5] * 8, None] for at in range(40)}
     runs = [
         replace(
             run,
             arms=[
-                replace(arm, scorings={key: replace(one, failed_samples=20) for key, one in arm.scorings.items()})
+                replace(
+                    arm,
+                    scorings={key: replace(one, failed_samples=20, samples=lost) for key, one in arm.scorings.items()},
+                )
                 for arm in run.arms
             ],
         )

@@ -19,8 +19,8 @@ from evsys_sdk.experiment.statistics.two_level import (
 )
 
 
-def scores(*rows: list[float], by_task: bool = True, trained: bool = True) -> RunScores:
-    return RunScores(np.array(rows, dtype=float), by_task=by_task, trained=trained)
+def scores(*rows: list[float], trained: bool = True) -> RunScores:
+    return RunScores(np.array(rows, dtype=float), trained=trained)
 
 
 class TestStudentT:
@@ -92,7 +92,7 @@ class TestTwoLevel:
         assert found.estimates[0].df == pytest.approx(max(1.0, variance**2 / doubt))
 
     def test_a_metric_without_tasks_is_compared_by_its_seeds(self) -> None:
-        base, other = scores([1.0], [1.2], [1.4], by_task=False), scores([2.0], [2.2], [2.4], by_task=False)
+        base, other = scores([1.0], [1.2], [1.4]), scores([2.0], [2.2], [2.4])
         found = compare(base, [other])
         assert found is not None
         assert found.estimates[0].value == pytest.approx(1.0)
@@ -117,8 +117,8 @@ class TestTwoLevel:
         assert found.estimates[0].stderr ** 2 == pytest.approx(np.var([0.5, 0.1, 0.5], ddof=1) / 3)
 
     def test_without_seeds_and_tasks_there_is_no_interval(self) -> None:
-        assert compare(scores([0.1], by_task=False), [scores([0.3], by_task=False)]) is None
-        agreeing = scores([0.1], [0.1], by_task=False), scores([0.3], [0.3], by_task=False)
+        assert compare(scores([0.1]), [scores([0.3])]) is None
+        agreeing = scores([0.1], [0.1]), scores([0.3], [0.3])
         assert compare(agreeing[0], [agreeing[1]]) is None
 
     def test_tasks_that_all_agree_still_leave_doubt(self) -> None:
@@ -143,7 +143,7 @@ class TestTwoLevel:
         assert found is not None
         by_task = np.var([0.6, 0.8], ddof=1) / 2
         assert found.stderr == pytest.approx(math.sqrt(by_task + 0.01 / 2))
-        assert contrast([scores([0.5], by_task=False)], [1.0]) is None
+        assert contrast([scores([0.5])], [1.0]) is None
 
 
 class TestClusters:
@@ -172,11 +172,6 @@ class TestClusters:
         clusters = np.array([0] * 18 + [1, 2])
         assert RunScores(np.zeros((1, 20)), clusters=clusters).tasks_df == pytest.approx(400 / 326 - 1)
         assert RunScores(np.zeros((1, 20)), clusters=np.zeros(20, dtype=int)).tasks_df == 0
-
-
-def level(*means: float) -> RunScores:
-    """A run whose seeds score these, on every task the same."""
-    return scores(*([mean] for mean in means), by_task=False)
 
 
 class TestContrast:

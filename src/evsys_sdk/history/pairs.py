@@ -157,7 +157,7 @@ def _uncertainty(
 
     from ..experiment.statistics.two_level import RunScores, compare
 
-    comparison = compare(RunScores(np.array(left), by_task=by_task), [RunScores(np.array(right), by_task=by_task)])
+    comparison = compare(RunScores(np.array(left)), [RunScores(np.array(right))])
     if comparison is None:
         return None, None, ""
     covers = [*(["tasks"] if by_task else []), *(["seeds"] if comparison.noise is not None else [])]

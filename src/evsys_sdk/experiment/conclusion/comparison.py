@@ -5,7 +5,6 @@ Runs are processed in alphabetical order, so that the order in the config does n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from ..statistics.power import POWER, Prospect
 from ..statistics.student_t import t_cdf, t_quantile
 from ..statistics.two_level import Differences, RunScores, compare
 from .evidence import Evidence
-from .measured import UNTRAINED, Measured, measure
+from .measured import Measured, measure
 from .model import Comparison
 from .question import Asked, Baseline
 
@@ -74,7 +73,7 @@ class Analysis:
         if like is None:
             return None
         values = np.full((1, like.values.shape[1]), float(base.level or 0.0))
-        return RunScores(values, by_task=like.by_task, trained=False, is_level=True, clusters=like.clusters)
+        return RunScores(values, trained=False, is_level=True, clusters=like.clusters)
 
     def comparison(self, run: str | None) -> Comparison | None:
         return next((one for one in self.comparisons if one.run == run), None)
@@ -155,21 +154,16 @@ def _compare(found: Analysis, base: RunScores, differences: Differences) -> tupl
     the opposite, with the same standard error. p is computed for the difference in this range nearest to 0.
     """
     tests = [1 if name == found.preferred else len(found.candidates) for name in found.candidates]
-    least, most = (-1.0, 1.0) if found.question.is_rate else (-math.inf, math.inf)
-    if found.question.is_rate and base.is_level:
-        least, most = -base.mean, 1 - base.mean
-    own, extremes = (found.baseline and found.baseline.run) or UNTRAINED, found.report.extremes
-    of_base = (base.mean, base.mean) if base.is_level else extremes.get(own, (base.mean, base.mean))
+    least, most = found.question.limits
+    lowest, highest = (least - base.mean, most - base.mean) if base.is_level else (least - most, most - least)
     intervals: list[Comparison] = []
     for name, one, count in zip(found.candidates, differences.estimates, tests, strict=True):
-        ends = extremes.get(name, (one.value + base.mean,) * 2)
-        low, high = min(one.value, ends[0] - of_base[1]), max(one.value, ends[1] - of_base[0])
-        nearest = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+        nearest = 0.0 if one.low <= 0 <= one.high else min(abs(one.low), abs(one.high))
         # The pooled df applies to the end that can support the claim, the own df to the end that can refute it.
         dfs = [round(one.df, 1), round(one.own_df, 1)]
         p = 2 * (1 - t_cdf(nearest / one.stderr, dfs[0])) if one.stderr > 0 else float(nearest <= 1e-12)
         below, above = (t_quantile(1 - found.level.here / count, df) * one.stderr for df in dfs[:: found.question.sign])
-        intervals.append(Comparison(name, one.value, max(low - below, least), min(high + above, most), p))
+        intervals.append(Comparison(name, one.value, max(one.low - below, lowest), min(one.high + above, highest), p))
     raw = [one.p or 0.0 for one in intervals]
     return tuple(replace(one, p=_holm(raw, at, tests[at])) for at, one in enumerate(intervals))
 

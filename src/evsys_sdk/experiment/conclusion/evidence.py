@@ -25,7 +25,6 @@ class Score:
 
     value: float
     per_task: Mapping[str, float] | None = None
-    n_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,8 @@ class ScoredSet:
     """Task -> its cluster; a task without an entry is a cluster by itself."""
     samples: Mapping[str, Sequence[float | None]] = field(default_factory=dict[str, Sequence[float | None]])
     """Task -> the reward of each sample; None for a sample that failed for technical reasons."""
+    n_samples: int = 0
+    """Number of samples with a score."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """Scores as arrays: one row per seed of a run, one column per task that all arms answered.
 
 Unusable arms are listed with the reason. Samples that failed for technical reasons do not count as zero; `extremes`
-contains the score of each run with all of them taken as wrong, and as right.
+of a run contains its score with all of them taken as wrong, and as right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -19,10 +19,8 @@ from .question import Asked, base_model_scores
 
 _LEAST_COVERAGE = 0.8
 """Minimum share of tasks with a score; an arm with fewer is excluded, because only common tasks are compared."""
-UNTRAINED = ""
-"""Key of the model before training in `extremes`."""
 
-type Scored = Sequence[tuple[Score, ScoredSet]]
+type Scored = tuple[Score, ScoredSet]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +29,24 @@ class Measured:
 
     runs: Mapping[str, RunScores]
     """By name, in alphabetical order; only runs with at least one usable arm."""
-    base_model: RunScores | None = None
+    base_model: RunScores | None
     """The model before training, if it was scored."""
-    unusable: Mapping[str, str] = field(default_factory=dict[str, str])
+    unusable: Mapping[str, str]
     """Arm without a usable score -> reason."""
-    n_clusters: int | None = None
-    """Number of clusters of the tasks; None if the tasks are not clustered."""
-    dropped_tasks: int = 0
+    n_tasks: int | None
+    """Number of compared tasks; None if the metric has no scores by task."""
+    dropped_tasks: int
     """Number of tasks left out for all arms because an arm has no score for them."""
-    n_samples: Mapping[str, int] = field(default_factory=dict[str, int])
-    failed_samples: Mapping[str, int] = field(default_factory=dict[str, int])
-    hashes: frozenset[str] = frozenset()
+    n_samples: int
+    failed_samples: Mapping[str, int]
+    """By run."""
+    hashes: frozenset[str]
     """sha256 of the tasks; several values if the arms were scored on different tasks."""
-    extremes: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    """The mean of each run with its missing samples taken as wrong, and as right; empty if none is missing."""
 
     @property
-    def n_tasks(self) -> int | None:
-        """Number of compared tasks; None if the metric has no scores by task."""
-        return next((run.values.shape[1] for run in self.runs.values() if run.by_task), None)
+    def n_clusters(self) -> int | None:
+        """Number of clusters of the tasks; None if the tasks are not clustered."""
+        return next((int(run.clusters.max()) + 1 for run in self.runs.values() if run.clusters is not None), None)
 
     @property
     def is_saturated(self) -> bool:
@@ -61,64 +58,59 @@ class Measured:
 
 def measure(evidence: Evidence, question: Asked, key: SetKey | None) -> Measured:
     """Collect the metric of a question from one scored set, or from the results of the arms if `key` is None."""
-    found = {arm.arm: _score(arm, key, question.metric) for arm in evidence.arms}
+    found = {arm.arm: _find_score(arm, key, question.metric) for arm in evidence.arms}
     unusable = {arm: one for arm, one in found.items() if isinstance(one, str)}
-    scores = {arm: one for arm, one in found.items() if isinstance(one, Score)}
-    known = [score.per_task for score in scores.values()]
+    scored = {arm: one for arm, one in found.items() if not isinstance(one, str)}
+    known = [score.per_task for score, _ in scored.values()]
     asked = {task for tasks in known for task in tasks or ()} if None not in known else set[str]()
-    for arm, score in list(scores.items()):
+    for arm, (score, _) in list(scored.items()):
         if len(score.per_task or ()) < _LEAST_COVERAGE * len(asked):
             unusable[arm] = f"only {len(score.per_task or ())} of {len(asked)} tasks have a score"
-            del scores[arm]
+            del scored[arm]
     base = base_model_scores(evidence, question, key)
-    everyone = [score.per_task or {} for score in (*scores.values(), *(score for score, _ in base))]
-    tasks = [task for task in sorted(asked) if all(task in one for one in everyone)]
+    tasks = sorted(asked.intersection(*(score.per_task or () for score, _ in (*scored.values(), *base))))
     # By seed, so that `seeds` and `by_seed` of the conclusion have a fixed order.
-    ordered = sorted((arm for arm in evidence.arms if arm.arm in scores), key=lambda arm: (arm.run, arm.seed, arm.arm))
+    ordered = sorted((arm for arm in evidence.arms if arm.arm in scored), key=lambda arm: (arm.run, arm.seed, arm.arm))
     arms = {name: list(some) for name, some in groupby(ordered, key=lambda arm: arm.run)}
-    scorings = {name: [arm.scorings[key] for arm in used if key is not None] for name, used in arms.items()}
-    clusters = _number_clusters([one for some in scorings.values() for one in some], tasks)
+    of_runs = {name: [scored[arm.arm] for arm in some] for name, some in arms.items()}
+    everyone = [*(one for some in of_runs.values() for one in some), *base]
+    clusters = _number_clusters([one for _, one in everyone], tasks)
+    all_tasks = asked.union(*(one.unscored for _, one in everyone))
+    values = [0.0, 1.0, *(value for score, _ in everyone for value in (score.per_task or {}).values())]
+    ends = (min(values), max(values)) if tasks and any(_find_lost(*one, all_tasks) for one in everyone) else None
 
-    def collect(some: Sequence[Score], seeds: tuple[int, ...] = (), *, trained: bool = True) -> RunScores:
-        rows = [[(one.per_task or {})[task] for task in tasks] if tasks else [one.value] for one in some]
+    def collect(some: Sequence[Scored], seeds: tuple[int, ...] = (), *, trained: bool = True) -> RunScores:
+        rows = [[(score.per_task or {})[task] for task in tasks] if tasks else [score.value] for score, _ in some]
         # One row for an untrained model: its scores from several arms are not several seeds.
-        values = np.array(rows) if trained else np.array(rows).mean(axis=0, keepdims=True)
-        return RunScores(values, by_task=bool(tasks), trained=trained, clusters=clusters, seeds=seeds)
+        array = np.array(rows) if trained else np.array(rows).mean(axis=0, keepdims=True)
+        filled = [float(np.mean([_fill(question, one, all_tasks, end) for one in some])) for end in ends or ()]
+        return RunScores(array, trained=trained, clusters=clusters, seeds=seeds, extremes=filled)
 
-    pairs: dict[str, Scored] = {
-        name: [*zip((scores[arm.arm] for arm in arms[name]), some, strict=False)] for name, some in scorings.items()
-    }
-    pairs |= {UNTRAINED: base} if base else {}
     return Measured(
-        runs={
-            name: collect([scores[arm.arm] for arm in used], tuple(arm.seed for arm in used))
-            for name, used in arms.items()
-        },
-        base_model=collect([score for score, _ in base], trained=False) if base else None,
+        runs={name: collect(some, tuple(arm.seed for arm in arms[name])) for name, some in of_runs.items()},
+        base_model=collect(base, trained=False) if base else None,
         unusable=unusable,
-        n_clusters=None if clusters is None else int(clusters.max()) + 1,
+        n_tasks=len(tasks) or None,
         dropped_tasks=len(asked) - len(tasks) if tasks else 0,
-        n_samples={name: sum(map(_count_samples, some)) for name, some in scorings.items()},
-        failed_samples={name: sum(one.failed_samples for one in some) for name, some in scorings.items()},
-        hashes=frozenset(one.sha256 for some in pairs.values() for _, one in some if one.sha256),
-        extremes=_find_extremes(question, pairs, asked) if tasks else {},
+        n_samples=sum(one.n_samples for some in of_runs.values() for _, one in some),
+        failed_samples={name: sum(one.failed_samples for _, one in some) for name, some in of_runs.items()},
+        hashes=frozenset(one.sha256 for _, one in everyone if one.sha256),
     )
 
 
-def _score(arm: ArmEvidence, key: SetKey | None, metric: str) -> Score | str:
+def _find_score(arm: ArmEvidence, key: SetKey | None, metric: str) -> Scored | str:
     """The score of an arm, or the reason why it has none."""
     if not arm.ended:
         return arm.problem or ("it has no result" if arm.status is None else f"it was {arm.status}")
     if key is None:
-        return Score(arm.metrics[metric]) if metric in arm.metrics else f"it reports no finite {metric}"
+        found = arm.metrics.get(metric)
+        return f"it reports no finite {metric}" if found is None else (Score(found), ScoredSet(("", ""), 0, "", {}))
     if key not in arm.scorings:
         return arm.unscored or f"it was not scored on {'/'.join(key)}"
-    found = arm.scorings[key].scores.get(metric)
-    return found or arm.unscored or f"{metric} has no finite value on {'/'.join(key)}"
-
-
-def _count_samples(scoring: ScoredSet) -> int:
-    return max((score.n_samples for score in scoring.scores.values()), default=0)
+    score = arm.scorings[key].scores.get(metric)
+    if score is None:
+        return arm.unscored or f"{metric} has no finite value on {'/'.join(key)}"
+    return score, arm.scorings[key]
 
 
 def _number_clusters(scorings: Sequence[ScoredSet], tasks: Sequence[str]) -> IntArray | None:
@@ -126,43 +118,21 @@ def _number_clusters(scorings: Sequence[ScoredSet], tasks: Sequence[str]) -> Int
     known = next((one.clusters for one in scorings if one.clusters), None)
     if known is None or not tasks:
         return None
-    names = [("cluster", known[task]) if task in known else ("task", task) for task in tasks]
-    at = {name: index for index, name in enumerate(dict.fromkeys(names))}
-    return np.array([at[name] for name in names], dtype=np.intp)
+    names = [f"cluster {known[task]}" if task in known else f"task {task}" for task in tasks]
+    return np.unique(names, return_inverse=True)[1]
 
 
-def _find_extremes(question: Asked, runs: Mapping[str, Scored], asked: set[str]) -> dict[str, tuple[float, float]]:
-    """The mean of each run with missing samples taken as wrong, and as right; empty if none is missing."""
-    scored = [one for some in runs.values() for one in some]
-    tasks = asked.union(*(scoring.unscored for _, scoring in scored))
-    if all(not _list_missing(*one, tasks) for one in scored):
-        return {}
-    values = [value for score, _ in scored for value in (score.per_task or {}).values()]
-    ends = (0.0, 1.0) if question.is_rate else (min(0.0, *values), max(1.0, *values))
-    # In a metric that is no mean over samples, one failed sample may change the whole score of its task.
-    whole = question.metric not in MEANS
-
-    def fill(score: Score, scoring: ScoredSet, value: float) -> float:
-        known, missing = score.per_task or {}, _list_missing(score, scoring, tasks)
-        left = {task: known.get(task, 0.0) for task in tasks}
-        moved = [(1.0 if whole else share) * (value - left[task]) for task, share in missing.items()]
-        return (sum(left.values()) + sum(moved)) / len(tasks)
-
-    low, high = (
-        {name: float(np.mean([fill(*one, end) for one in some])) for name, some in runs.items()} for end in ends
-    )
-    return {name: (low[name], high[name]) for name in runs}
+def _fill(question: Asked, scored: Scored, tasks: set[str], value: float) -> float:
+    """The mean of an arm over tasks, with this value for missing samples."""
+    known, lost = scored[0].per_task or {}, _find_lost(*scored, tasks)
+    if question.metric not in MEANS:  # one failed sample may change the whole score of its task
+        lost = dict.fromkeys(lost, 1.0)
+    kept = sum((1 - lost.get(task, 0.0)) * score for task, score in known.items())
+    return (kept + value * sum(lost.values())) / len(tasks)
 
 
-def _list_missing(score: Score, scoring: ScoredSet, tasks: set[str]) -> dict[str, float]:
+def _find_lost(score: Score, scoring: ScoredSet, tasks: set[str]) -> dict[str, float]:
     """Task -> share of its samples without a score; only tasks with missing samples."""
-    known, samples = score.per_task or {}, scoring.samples
-    evenly = 0.0
-    if scoring.failed_samples and not samples:  # the tasks of the failed samples are unknown
-        evenly = scoring.failed_samples / (scoring.failed_samples + score.n_samples)
-    found = {task: 1.0 for task in tasks if task not in known}
-    for task in tasks & known.keys() if evenly or samples else ():
-        given = samples.get(task) or ()
-        if lost := sum(reward is None for reward in given) / len(given) if given else evenly:
-            found[task] = lost
-    return found
+    known = score.per_task or {}
+    rewards = {task: scoring.samples.get(task, ()) if task in known else (None,) for task in tasks}
+    return {task: sum(one is None for one in some) / len(some) for task, some in rewards.items() if None in some}

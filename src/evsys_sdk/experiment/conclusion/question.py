@@ -6,6 +6,7 @@ result of a run (`eval/exact_match`, `final_loss`). Selection uses val and the r
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +47,11 @@ class Asked:
     def is_rate(self) -> bool:
         """Whether the metric lies between 0 and 1."""
         return is_rate(self.metric)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and highest possible value."""
+        return (0.0, 1.0) if self.is_rate else (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)

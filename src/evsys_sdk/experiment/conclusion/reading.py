@@ -129,7 +129,7 @@ def _scorings(run: RunRecord) -> dict[SetKey, ScoredSet]:
 def _read_scoring(line: Mapping[str, Any]) -> ScoredSet:
     tasks = [str(task) for task in line.get("tasks") or ()]
     scores = {
-        name: Score(value, task_scores(line, each), int(each.get("n_samples") or 0))
+        name: Score(value, task_scores(line, each))
         for name, each in line["metrics"].items()
         if (value := number(each.get("value"))) is not None
     }
@@ -142,6 +142,7 @@ def _read_scoring(line: Mapping[str, Any]) -> ScoredSet:
         {task: str(why) for task, why in part(line.get("unscored")).items()},
         clusters=_of_tasks(tasks, line.get("clusters")),
         samples=_of_tasks(tasks, line.get("samples")),
+        n_samples=max((int(one.get("n_samples") or 0) for one in line["metrics"].values()), default=0),
     )
 
 

@@ -26,9 +26,6 @@ def find_trend(analysis: Analysis) -> Trend | None:
     change, low, high = float(sum(weight * run.mean for weight, run in zip(weights, runs, strict=True))), None, None
     if (found := contrast(runs, weights.tolist())) is not None and found.stderr > 0:
         width = t_quantile(1 - analysis.level.here, found.df) * found.stderr
-        ends = [report.extremes.get(name, (report.runs[name].mean,) * 2) for name in placed]
-        # A negative weight swaps the ends of the interval of a run.
-        moves = [(float(weight) * low, float(weight) * high) for weight, (low, high) in zip(weights, ends, strict=True)]
-        low, high = min(change, sum(map(min, moves))) - width, max(change, sum(map(max, moves))) + width
+        low, high = found.low - width, found.high + width
     values = sorted(float(settings[name] or 0) for name in placed)
     return Trend(claim.axis, values[0], values[-1], change, low, high)

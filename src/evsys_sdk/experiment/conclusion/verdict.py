@@ -14,7 +14,7 @@ from .advice import list_threats, next_steps
 from .comparison import Analysis, analyse, complete, find_best
 from .evidence import Evidence, Looks, RunEvidence, find_differing_settings
 from .interim import tell_looks
-from .measured import UNTRAINED, Measured
+from .measured import Measured
 from .model import Conclusion, NoiseFloor, Population, RunSummary
 from .question import claim_question, find_baseline, success_question
 from .rules import Ruling, rule
@@ -125,20 +125,18 @@ def _describe_population(analysis: Analysis) -> Population | None:
         return None
     named = (one for one in analysis.evidence.metadata.benchmark if (one.role or "eval", one.label or "") == key)
     source = next((one.path or one.id or one.name for one in named), None)
-    answered = sum(run.n_seeds * (report.n_tasks or 0) for run in report.runs.values())
-    samples = sum(report.n_samples.values()) / answered if answered else None
-    return Population(source, report.n_tasks, report.n_clusters, samples)
+    answered = sum(run.n_seeds for run in report.runs.values()) * (report.n_tasks or 0)
+    return Population(source, report.n_tasks, report.n_clusters, report.n_samples / answered if answered else None)
 
 
 def _summarise_runs(analysis: Analysis) -> list[RunSummary]:
     """Summarise all runs, the best first, and runs without a score last."""
-    differing = find_differing_settings(analysis.evidence.runs)
-    noise = seed_noise(list(analysis.report.runs.values()))
+    report, base = analysis.report, analysis.baseline
+    differing, noise = find_differing_settings(analysis.evidence.runs), seed_noise(list(report.runs.values()))
     found = [_summarise(run, analysis, differing, noise) for run in analysis.evidence.runs]
-    base, scores = analysis.baseline, analysis.report.base_model
-    if base is not None and base.kind == "model" and scores is not None:
-        own = _describe_scores(UNTRAINED, scores, analysis, None)
-        found.append(RunSummary(base.name, **own, n_tasks=scores.values.shape[1], is_baseline=True))
+    if base is not None and base.kind == "model" and report.base_model is not None:
+        own = _describe_scores(report.base_model, analysis, None)
+        found.append(RunSummary(base.name, **own, is_baseline=True))
     sign = analysis.question.sign
     return sorted(found, key=lambda run: (run.mean is None, -sign * (run.mean or 0.0), run.name))
 
@@ -146,23 +144,21 @@ def _summarise_runs(analysis: Analysis) -> list[RunSummary]:
 def _summarise(
     run: RunEvidence, analysis: Analysis, differing: dict[str, dict[str, Any]], noise: SeedNoise | None
 ) -> RunSummary:
-    report = analysis.report
-    scores, chosen_by = report.runs.get(run.name), analysis.selection.runs.get(run.name)
-    found = RunSummary(
+    scores, chosen_by = analysis.report.runs.get(run.name), analysis.selection.runs.get(run.name)
+    own = {} if scores is None else _describe_scores(scores, analysis, noise)
+    if scores is not None:
+        own |= {"n_seeds": scores.n_seeds, "seeds": list(scores.seeds), "by_seed": scores.seed_means.tolist()}
+    return RunSummary(
         run.name,
         selection_score=None if analysis.question.shared or chosen_by is None else chosen_by.mean,
         failures=len(run.problems),
-        failed_samples=report.failed_samples.get(run.name, 0),
+        failed_samples=analysis.report.failed_samples.get(run.name, 0),
         tokens=_add(arm.tokens for arm in run.arms),
         usd=_add(arm.usd for arm in run.arms),
         is_baseline=analysis.baseline is not None and analysis.baseline.run == run.name,
         differs={path: one[run.name] for path, one in differing.items() if run.name in one},
+        **own,
     )
-    if scores is None:
-        return found
-    own = _describe_scores(run.name, scores, analysis, noise)
-    seeds = {"n_seeds": scores.n_seeds, "seeds": list(scores.seeds), "by_seed": scores.seed_means.tolist()}
-    return replace(found, **own, **seeds, n_tasks=report.n_tasks)
 
 
 def _add[N: (int, float)](values: Iterable[N | None]) -> N | None:
@@ -170,13 +166,10 @@ def _add[N: (int, float)](values: Iterable[N | None]) -> N | None:
     return sum(known[1:], known[0]) if known else None
 
 
-def _describe_scores(name: str, scores: RunScores, analysis: Analysis, noise: SeedNoise | None) -> dict[str, Any]:
+def _describe_scores(scores: RunScores, analysis: Analysis, noise: SeedNoise | None) -> dict[str, Any]:
     """Mean of a run and its 95 % interval, with missing samples as wrong at one end and as right at the other."""
-    found = contrast([scores], [1.0], noise)
-    if found is None:
-        return {"mean": scores.mean}
-    width, ends = t_quantile(0.975, round(found.df, 1)) * found.stderr, analysis.report.extremes.get(name, ())
-    low, high = min((scores.mean, *ends)) - width, max((scores.mean, *ends)) + width
-    if analysis.question.is_rate:
-        low, high = max(low, 0.0), min(high, 1.0)
-    return {"mean": scores.mean, "low": low, "high": high}
+    known: dict[str, Any] = {"mean": scores.mean, "n_tasks": analysis.report.n_tasks}
+    if (found := contrast([scores], [1.0], noise)) is None:
+        return known
+    width, (least, most) = t_quantile(0.975, round(found.df, 1)) * found.stderr, analysis.question.limits
+    return {**known, "low": max(found.low - width, least), "high": min(found.high + width, most)}

@@ -34,8 +34,6 @@ class RunScores:
 
     values: FloatArray
     """Array of seeds x tasks, with the same order of tasks in every run; one column without scores by task."""
-    by_task: bool = True
-    """Whether columns are tasks; otherwise the only column is the score of the seed."""
     trained: bool = True
     """False for an untrained model, which has no seeds."""
     is_level: bool = False
@@ -44,6 +42,8 @@ class RunScores:
     """Cluster number of each task; None if the tasks are not clustered."""
     seeds: tuple[int, ...] = ()
     """Seeds in the order of the rows; empty if unknown."""
+    extremes: Sequence[float] = ()
+    """The mean with all missing samples taken as wrong, and as right; empty if none is missing."""
 
     @property
     def n_seeds(self) -> int:
@@ -72,7 +72,7 @@ class RunScores:
     def tasks_df(self) -> float:
         """Degrees of freedom of the task variance: clusters minus one, fewer if their sizes differ."""
         tasks = self.values.shape[1]
-        if not self.by_task or tasks < 2:
+        if tasks < 2:
             return 0.0
         if self.clusters is None:
             return float(tasks - 1)
@@ -101,6 +101,9 @@ class ContrastEstimate:
     """A weighted sum of the scores of runs."""
 
     value: float
+    low: float
+    """The lowest value for any result of missing samples."""
+    high: float
     stderr: float
     df: float
     own_df: float
@@ -146,8 +149,11 @@ def contrast(
     """
     noise = noise or seed_noise(runs)
     value = float(sum(weight * run.mean for weight, run in zip(weights, runs, strict=True)))
-    tasks_df, by_task = runs[-1].tasks_df, all(run.by_task for run in runs) and runs[-1].tasks_df > 0
-    tasks = _task_variance(runs, weights) if by_task else 0.0
+    # A negative weight swaps the ends of a run.
+    ends = [[weight * end for end in run.extremes or [run.mean]] for weight, run in zip(weights, runs, strict=True)]
+    low, high = min(value, sum(map(min, ends))), max(value, sum(map(max, ends)))
+    tasks_df = runs[-1].tasks_df
+    tasks = _task_variance(runs, weights) if tasks_df > 0 else 0.0
     shares = [weight**2 / run.n_seeds if run.trained else 0.0 for weight, run in zip(weights, runs, strict=True)]
     of_seeds = [
         max(one.between for one in (noise, run.seed_noise) if one is not None) if noise else 0.0 for run in runs
@@ -157,7 +163,7 @@ def contrast(
     # A variance in the range of rounding errors is zero.
     if math.sqrt(variance) <= 1e-9 * max(float(np.abs(run.values).max()) for run in runs):
         variance = 0.0
-    if variance == 0 and not by_task:
+    if variance == 0 and tasks_df <= 0:
         return None
     pooled, known = noise.df if noise is not None else 0, max(tasks_df, 1.0)
 
@@ -166,15 +172,15 @@ def contrast(
         doubt = tasks**2 / known + sum(parts)
         return min(max(variance**2 / doubt if doubt > 0 else 1.0, 1.0), max(known, pooled))
 
-    if noise is None:
-        return ContrastEstimate(value, math.sqrt(variance), known, known, tasks)
-    own_df = satterthwaite([max(run.n_seeds - 1, 1) for run in runs])
-    return ContrastEstimate(value, math.sqrt(variance), satterthwaite([pooled] * len(runs)), own_df, tasks)
+    df = own_df = known
+    if noise is not None:
+        df, own_df = satterthwaite([pooled] * len(runs)), satterthwaite([max(run.n_seeds - 1, 1) for run in runs])
+    return ContrastEstimate(value, low, high, math.sqrt(variance), df, own_df, tasks)
 
 
 def _variance_by_tasks(run: RunScores) -> float:
     """The variance of a seed mean that is explained by answers to single tasks."""
-    if not run.by_task or run.tasks_df <= 0:
+    if run.tasks_df <= 0:
         return 0.0
     left = run.values - run.task_means - run.seed_means[:, None] + run.mean
     return _cluster_robust(left, run.clusters) / (run.n_seeds - 1)
