@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 
+TYPE_CHECKING = False  # without `typing`, which is half of the time of importing this
 if TYPE_CHECKING:  # `X as X` makes X public for type checkers
     from .algorithms.loop_run import LoopRun as LoopRun
     from .algorithms.rl import group_advantages as group_advantages
@@ -237,7 +237,7 @@ if "EVSYS_LOGGING_LEVEL" in os.environ:  # only then, so that importing the pack
     configure_from_environment()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'evsys_sdk' has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 _HERE = os.path.dirname(__file__)
 
@@ -44,8 +43,7 @@ EXTRA_MODULES: dict[str, tuple[str, ...]] = {
 """Optional dependencies: extra -> modules whose presence shows that it is installed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Builtin:
+class Builtin(NamedTuple):
     """The import path of a built-in (`module:Class`, below `evsys_sdk`) and its extra."""
 
     target: str

@@ -17,9 +17,8 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .builtins import BUILTINS, Builtin
 from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, closest, install_hint
@@ -34,8 +33,7 @@ type Extension = Any
 """A registered class (or, for verifiers, a function); its protocol depends on the kind."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One line of `evsys list`: the description of an extension."""
 
     kind: str

@@ -61,7 +61,9 @@ class Strict(BaseModel):
         allow_inf_nan=False,
         hide_input_in_errors=True,  # the input may be a credential
         protected_namespaces=(),  # fields may begin with `model_`
-        defer_build=True,  # build on first use, because a command uses few of the models it imports
+        # Build on first use, because a command uses few of the models it imports. Hence defaults are `model_construct`,
+        # as validating one would build its model a second time.
+        defer_build=True,
     )
 
     @classmethod

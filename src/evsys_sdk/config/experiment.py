@@ -13,7 +13,6 @@ from .metadata import Hypothesis, Metadata
 from .prices import Price
 from .run import RunConfig, refuse_repeated_names
 from .search import SearchSpec, space_of
-from .space import draw, sample_space
 from .specs import CallbackSpec, DataStoreSpec, LauncherSpec, LogStoreSpec
 
 _FEWEST_SEEDS, _MOST_LOOKS = 3, 5  # an interval needs two seeds, and early stopping must save at least one
@@ -90,9 +89,9 @@ class ExperimentConfig(Strict):
     """Free text for readers."""
     output_dir: str = "./outputs"
     """Folder for the record of the experiment."""
-    data_store: DataStoreSpec = Field(default_factory=DataStoreSpec)
+    data_store: DataStoreSpec = Field(default_factory=DataStoreSpec.model_construct)
     """Where data files are read from."""
-    log_store: LogStoreSpec = Field(default_factory=LogStoreSpec)
+    log_store: LogStoreSpec = Field(default_factory=LogStoreSpec.model_construct)
     """Where metrics go."""
     callbacks: list[CallbackSpec] = []
     """Observers of training: progress, loggers, early stopping."""
@@ -126,7 +125,7 @@ class ExperimentConfig(Strict):
     """Limits on the spend; see `evsys plan` for an estimate."""
     parent_experiment_id: str | None = None
     """Id of the experiment that this one was derived from."""
-    metadata: Metadata = Field(default_factory=Metadata)
+    metadata: Metadata = Field(default_factory=Metadata.model_construct)
     """Hypothesis, success metric, benchmarks, tags, and free-form keys."""
 
     @model_validator(mode="after")
@@ -168,6 +167,8 @@ class ExperimentConfig(Strict):
     def expanded(self) -> ExperimentConfig:
         """The experiment with its matrix or search space expanded into `runs`, reduced to the drawn ones."""
         if self.search is not None and self.search.space:
+            from .space import sample_space
+
             cells = sample_space(self.search, self.base_run or {}, experiment=self.name).cells
         elif self.matrix is not None:
             cells = expand_matrix(self.matrix, beside=self.base_run, experiment=self.name)
@@ -185,6 +186,8 @@ class ExperimentConfig(Strict):
     def _only_drawn(self) -> ExperimentConfig:
         if self.search is None or self.search.n is None or self.runs is None:
             return self
+        from .space import draw
+
         runs = draw(self.runs, self.search.n, self.search.seed)
         return self if len(runs) == len(self.runs) else self.model_copy(update={"runs": runs})
 

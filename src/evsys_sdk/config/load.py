@@ -19,12 +19,13 @@ from .experiment import ExperimentConfig, source_problem
 from .fields import resolve
 from .matrix import Expansion, expand_file
 from .run import RunConfig
-from .space import SpaceExpansion, expand_space
+from .search import space_of
 from .yaml_text import Document, read_yaml_file
 
 if TYPE_CHECKING:
     from .base import Strict
     from .checks.deep import KindCheck
+    from .space import SpaceExpansion
 
 
 def load_yaml(path: str | Path) -> ExperimentConfig:
@@ -83,7 +84,7 @@ def _load(data: dict[str, Any], check: KindCheck | None) -> tuple[ExperimentConf
     for path in map(join_path, find_credentials(data)):
         if path not in paths:  # credentials in params are reported by their model
             problems.append(Problem(NO_CREDENTIALS, path=path, value="[redacted]", hint=USE_A_VARIABLE))
-    expansion = expand_space(data, problems) or expand_file(data, problems)
+    expansion = _expand(data, problems)
     if expansion is not None:
         runs, run_problems = _expand_runs(expansion, check)
         problems += run_problems
@@ -114,6 +115,15 @@ def _validate(data: dict[str, Any], problems: list[Problem]) -> ExperimentConfig
     if misplaced and misplaced.path and (problem := describe_failed_check(misplaced)) not in problems:
         problems.append(problem)
     return None
+
+
+def _expand(data: dict[str, Any], problems: list[Problem]) -> Expansion | SpaceExpansion | None:
+    expansion = None
+    if space_of(data):
+        from .space import expand_space
+
+        expansion = expand_space(data, problems)
+    return expansion or expand_file(data, problems)
 
 
 def _expand_runs(

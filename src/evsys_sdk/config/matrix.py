@@ -11,9 +11,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations, product
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import Field, ValidationError
 
@@ -214,8 +214,7 @@ def slug(value: Any) -> str:
     return _UNSAFE.sub("-", text).strip("-")[:60] or "empty"
 
 
-@dataclass(frozen=True, slots=True)
-class Expansion:
+class Expansion(NamedTuple):
     """The cells of a matrix as raw runs, with the places in the file that they come from."""
 
     spec: MatrixSpec

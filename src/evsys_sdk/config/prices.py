@@ -16,9 +16,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
@@ -37,8 +36,7 @@ _SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
 """Suffix of a dated version of a model."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenUsage:
+class TokenUsage(NamedTuple):
     """Tokens of one request; None if the server did not report them."""
 
     input_tokens: int | None = None
@@ -108,8 +106,7 @@ type Prices = Mapping[str, Price | list[Price]]
 """Model, backend or inference client -> its price, or its prices by prompt length."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tariff:
+class Tariff(NamedTuple):
     """The prices of one model on a backend, by prompt length; free without tiers."""
 
     tiers: Sequence[Price] = ()

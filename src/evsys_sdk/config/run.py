@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -155,8 +154,7 @@ class ContinualConfig(Strict):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class RunStage:
+class RunStage(NamedTuple):
     """One recipe of a run with its data, and their paths in the run's config."""
 
     kind: str
@@ -180,11 +178,11 @@ class RunConfig(Strict):
     """The model to train."""
     algorithm: AlgorithmConfig
     """The training recipe."""
-    backend: BackendConfig = Field(default_factory=BackendConfig)
+    backend: BackendConfig = Field(default_factory=BackendConfig.model_construct)
     """The training backend."""
-    eval: EvalConfig = Field(default_factory=EvalConfig)
+    eval: EvalConfig = Field(default_factory=EvalConfig.model_construct)
     """Scoring after training."""
-    rollouts: RolloutsConfig = Field(default_factory=RolloutsConfig)
+    rollouts: RolloutsConfig = Field(default_factory=RolloutsConfig.model_construct)
     """Recording of training rollouts."""
     continual: ContinualConfig | None = None
     """Train on several datasets in order instead of one."""

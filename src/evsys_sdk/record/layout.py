@@ -14,7 +14,6 @@ No other module spells these names.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, overload
 
@@ -28,8 +27,8 @@ class Place:
     @overload
     def __get__(self, files: None, kind: type) -> Self: ...
     @overload
-    def __get__(self, files: LogFiles | RunFiles | ExperimentFiles, kind: type) -> Path: ...
-    def __get__(self, files: LogFiles | RunFiles | ExperimentFiles | None, kind: type) -> Self | Path:
+    def __get__(self, files: _Files, kind: type) -> Path: ...
+    def __get__(self, files: _Files | None, kind: type) -> Self | Path:
         return self if files is None else files.folder / self.name
 
     def below(self, folder: Path) -> str:
@@ -37,11 +36,15 @@ class Place:
         return f"{folder}/{self.name}"
 
 
-@dataclass(frozen=True)
-class LogFiles:
-    """The files that log stores and callbacks write, in `logs/` or one of its folders."""
+class _Files:
+    """A folder with files of fixed names. No dataclass, because every command would wait for three to be made."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+
+class LogFiles(_Files):
+    """The files that log stores and callbacks write, in `logs/` or one of its folders."""
 
     metrics = Place("metrics.jsonl")
     """One line per step; in the folder of a split, one line per scoring."""
@@ -75,11 +78,8 @@ class LogFiles:
 _SPLITS = {"val": "validation", "eval": "validation", "test": "test", "train_fit": "train_fit"}
 
 
-@dataclass(frozen=True)
-class RunFiles:
+class RunFiles(_Files):
     """The folder of one arm."""
-
-    folder: Path
 
     config = Place("config.json")
     starts = Place("starts.jsonl")
@@ -126,11 +126,8 @@ class RunFiles:
         return sorted(self._predictions.glob("*/step*.jsonl"))
 
 
-@dataclass(frozen=True)
-class ExperimentFiles:
+class ExperimentFiles(_Files):
     """The folder of one attempt at an experiment."""
-
-    folder: Path
 
     config = Place("config.json")
     """The resolved config; a folder with this file is an experiment."""

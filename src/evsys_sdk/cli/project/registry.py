@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +28,7 @@ def list_(kind: str | None, kind_option: str | None, as_json: bool) -> None:
     registries = [registry(chosen)] if chosen else list(REGISTRIES.values())
     listing = [(group, group.entries()) for group in registries]
     answer = {
-        group.plural: [asdict(entry) | {"available": entry.available} for entry in entries]
+        group.plural: [entry._asdict() | {"available": entry.available} for entry in entries]
         for group, entries in listing
     }
 
