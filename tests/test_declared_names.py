@@ -38,7 +38,7 @@ def looked_up(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def test_extras_are_asked_for_documented_keys_only() -> None:
+def test_only_documented_keys_of_extras_are_read() -> None:
     lookups = [(where, key) for where, node in nodes() for key in looked_up(node)]
     assert lookups, "the context's rows are read somewhere"
     literal = {(where, str(key.value)) for where, key in lookups if isinstance(key, ast.Constant)}

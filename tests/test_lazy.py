@@ -49,7 +49,7 @@ def test_a_plugin_for_pydantic_is_found_where_one_is_installed(tmp_path: Path) -
     assert "asked about Settings" in run_python(VALIDATE, tmp_path)
 
 
-def test_whoever_asks_pydantic_for_more_gets_its_own_answer() -> None:
+def test_other_requests_to_pydantic_get_its_own_answer() -> None:
     run_python(
         f"{VALIDATE}\nfrom pydantic.plugin._loader import PYDANTIC_ENTRY_POINT_GROUP as group\n"
         "assert group == 'pydantic'"

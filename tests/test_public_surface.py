@@ -128,7 +128,7 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-def test_importing_the_package_imports_no_library_and_nothing_of_its_own() -> None:
+def test_importing_the_package_imports_no_library_and_no_submodule() -> None:
     loaded = modules_after("import evsys_sdk; evsys_sdk.__version__")
     assert loaded.isdisjoint(LIGHT)
     assert {name for name in loaded if name.startswith("evsys_sdk")} == {"evsys_sdk", "evsys_sdk._version"}

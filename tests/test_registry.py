@@ -177,7 +177,7 @@ def test_functions_can_be_registered(plants: Registry) -> None:
     assert entry.summary == "Whether the output says ok."
 
 
-def test_nameless_things_are_told_apart_by_identity(plants: Registry) -> None:
+def test_nameless_things_are_distinguished_by_identity(plants: Registry) -> None:
     first, second = (lambda: 1), (lambda: 2)
     plants.register("a")(first)
     plants.register("a")(first)
@@ -473,7 +473,7 @@ class TestParamsFromTheSignature:
         assert (schema["required"], schema["additionalProperties"]) == (["where"], False)
         assert schema["description"] == "Shouts."
 
-    def test_a_wrong_name_and_a_wrong_type_are_said(self) -> None:
+    def test_a_wrong_name_and_a_wrong_type_are_reported(self) -> None:
         class Takes:
             def __init__(self, how: str = "no", copy: bool = False) -> None: ...
 

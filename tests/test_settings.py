@@ -129,7 +129,7 @@ def test_a_file_never_takes_the_place_of_another_module(project: Path) -> None:
     assert {"named_like_a_library", "same_a", "same_b"} <= set(list_transforms())
 
 
-def test_a_file_may_import_what_lies_beside_it(project: Path) -> None:
+def test_a_file_may_import_what_lies_next_to_it(project: Path) -> None:
     write(project / "deep" / "beside_it.py", "VALUE = 7\n")
     write(project / "deep" / "main_file.py", "from beside_it import VALUE\n")
     (module,) = import_project_code(["deep/main_file.py"])
@@ -151,7 +151,7 @@ def test_a_module_that_does_not_exist_is_refused(project: Path) -> None:
     assert f"there is no such file to import (got '{project}/missing.py')" in refused("missing.py")
 
 
-def test_a_module_that_needs_something_missing_is_told_apart(project: Path) -> None:
+def test_a_module_that_needs_something_missing_is_distinguished(project: Path) -> None:
     path = write(project / "needs.py", "import os\nimport not_installed_anywhere\n")
     for reference in ("needs", "needs.py"):
         text = refused(reference)

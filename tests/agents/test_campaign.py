@@ -110,7 +110,7 @@ def test_a_campaign_that_is_not_there_is_named_with_the_closest(workspace: Path)
     assert list_campaigns() == ["better"]
 
 
-def test_a_journal_that_was_changed_is_not_believed(workspace: Path) -> None:
+def test_a_journal_that_was_changed_is_not_trusted(workspace: Path) -> None:
     open_campaign("better", Terms("?", tokens=1000))
     propose("better", "more steps")
     journal = next(campaign_dir("better").glob("*.jsonl"))

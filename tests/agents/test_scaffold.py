@@ -123,7 +123,7 @@ def test_rows_that_say_nothing_about_themselves_get_a_proposal(project: Path) ->
     assert run.data.transforms[0].params == {"user_template": "{question}", "assistant_template": "{answer}"}
 
 
-def test_mock_trains_a_model_of_its_own_and_another_backend_is_two_lines(project: Path) -> None:
+def test_mock_trains_its_own_model_and_another_backend_is_two_lines(project: Path) -> None:
     here, there = new_experiment("one"), new_experiment("two", backend="local")
     lines = zip(*(made.config.read_text("utf-8").splitlines() for made in (here, there)), strict=True)
     mock = ["  model: { name: tiny }", "  backend: { kind: mock }"]
@@ -153,7 +153,7 @@ def test_an_experiment_is_never_overwritten(project: Path) -> None:
     assert experiment.config.read_text("utf-8") == "mine"
 
 
-def test_outside_of_a_project_one_is_told_how_to_make_one() -> None:
+def test_outside_of_a_project_the_error_names_how_to_make_one() -> None:
     with pytest.raises(EvsysError, match="evsys init-project NAME"):
         new_experiment("first")
 

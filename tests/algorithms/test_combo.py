@@ -141,7 +141,7 @@ def test_phases_that_do_not_fit_together_are_refused(phases: list[dict[str, Any]
 
 
 @pytest.mark.parametrize("kind", ["combo", "train_only"])
-def test_an_algorithm_with_a_train_of_its_own_cannot_be_a_phase(kind: str) -> None:
+def test_an_algorithm_with_its_own_train_cannot_be_a_phase(kind: str) -> None:
     @register_algorithm("train_only")
     class TrainOnly:
         def train(self, ctx: Any) -> Any: ...

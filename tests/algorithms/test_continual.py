@@ -127,7 +127,7 @@ def run_config(**more: Any) -> RunConfig:
     return RunConfig.model_validate({"name": "r", "model": {"name": "m"}, "continual": {"stages": STAGES}, **more})
 
 
-def test_stages_cannot_have_adapters_of_their_own() -> None:
+def test_stages_cannot_have_their_own_adapters() -> None:
     stages = [STAGES[0], stage("sounds", SOUNDS, params={"lora_rank": 4})]
     with pytest.raises(ConfigError, match=r"adapters of different rank.*one adapter"):
         Continual(run_config(algorithm={"kind": "sft"}, continual={"stages": stages}))

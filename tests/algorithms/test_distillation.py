@@ -240,7 +240,7 @@ async def test_a_sampled_token_outside_the_top_is_at_most_as_probable_as_the_las
 
 
 @pytest.mark.parametrize("top_k", [0, 3])
-async def test_an_answer_is_cut_to_the_room_beside_the_teachers_prompt_and_left_out_without_any(top_k: int) -> None:
+async def test_an_answer_is_cut_to_the_room_next_to_the_teachers_prompt_and_left_out_without_any(top_k: int) -> None:
     lessons = await ask([[1] * 6, [1] * 10, [1] * 12, [1]], [[2, 3, 4, 5, 6]] * 4, top_k=top_k, context_length=10)
     assert [item.turn.completion_tokens for item in lessons] == [[2, 3, 4, 5], [2, 3, 4, 5, 6]]
     for item in lessons:

@@ -190,7 +190,7 @@ async def test_a_run_whose_rewards_never_differ_is_stopped_with_a_diagnosis(
         await loop_of(algorithm, tmp_path).run()
 
 
-async def test_failures_are_said_with_their_reason(
+async def test_failures_are_reported_with_their_reason(
     make_client: MakeClient, set_up: SetUp, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def verify(task: Any, rollout: Rollout, _: Any) -> VerificationResult:

@@ -118,7 +118,7 @@ def loop_of(algorithm: SDFT, folder: Path) -> TrainingLoop:
 
 
 @pytest.mark.parametrize("teacher", ["static", "synced"])
-async def test_a_run_that_broke_off_goes_on_with_the_teacher_it_had(
+async def test_a_run_that_was_interrupted_continues_with_the_teacher_it_had(
     teacher: str, make_client: MakeClient, set_up: SetUp, tmp_path: Path
 ) -> None:
     params = SMALL | {"teacher": teacher, "sync_every": 4, "max_steps": 10, "save_every": 6, "learning_rate": 3e-3}

@@ -79,7 +79,7 @@ def test_no_data_and_things_that_are_no_data_are_refused() -> None:
         checks.check_data([{}], CAPABILITIES)  # pyright: ignore[reportArgumentType]
 
 
-def test_losses_are_told_apart() -> None:
+def test_losses_are_distinguished() -> None:
     with pytest.raises(BackendError, match=r"Did you mean 'ppo'\? This backend has cross_entropy, ppo"):
         checks.check_loss("pppo", None, CAPABILITIES)
     with pytest.raises(BackendError, match="the backend 'test' has no loss 'dro'; it has cross_entropy, ppo"):

@@ -46,7 +46,7 @@ def test_the_second_time_it_agrees(experiment: Path, capsys: pytest.CaptureFixtu
     assert main(["conclude", "outputs/e", "--check"]) == 0
 
 
-def test_a_stored_conclusion_that_does_not_follow_is_told_and_kept(
+def test_a_stored_conclusion_that_does_not_follow_is_reported_and_kept(
     experiment: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["conclude", "outputs/e"])

@@ -86,7 +86,7 @@ def test_it_says_what_sandboxes_promise_on_this_machine(capsys: pytest.CaptureFi
     assert "control group" in capsys.readouterr().out
 
 
-def test_a_machine_without_bubblewrap_is_told_what_to_install(
+def test_on_a_machine_without_bubblewrap_the_error_names_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

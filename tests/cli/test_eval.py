@@ -109,7 +109,7 @@ def test_the_same_command_again_asks_nothing(project: Path) -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_failures_are_said_and_decide_the_exit_code_only_where_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_reported_and_decide_the_exit_code_only_where_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(model="shaky")) == 0
     out, err = capsys.readouterr()
     assert "3 rows, 1 attempt each; 1 attempt failed." in out
@@ -186,7 +186,7 @@ def test_what_cannot_be_guessed_must_be_given(missing: str, capsys: pytest.Captu
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_command_goes_on_where_it_was(project: Path, end: signal.Signals) -> None:
+def test_a_killed_command_continues_where_it_was(project: Path, end: signal.Signals) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen(
         [*COMMAND, *arguments("--batch-size", "1", model="slow")],

@@ -112,7 +112,7 @@ def test_attach_passes_the_outcome_on(evsys: Commands) -> None:
     assert evsys("attach", "stopped")[0] == 130
 
 
-def test_a_killed_experiment_is_called_killed_and_goes_on_with_the_same_command(evsys: Commands) -> None:
+def test_a_killed_experiment_is_called_killed_and_continues_with_the_same_command(evsys: Commands) -> None:
     pid = evsys.start("killed", steps=60, latency_ms=5)
     os.kill(pid, signal.SIGKILL)
     while evsys.json("status")[1]["running"]:
@@ -125,7 +125,7 @@ def test_a_killed_experiment_is_called_killed_and_goes_on_with_the_same_command(
     assert evsys.json("attach", "killed")[1]["state"] == "completed"
 
 
-def test_started_twice_it_runs_twice_in_folders_of_their_own(evsys: Commands) -> None:
+def test_started_twice_it_runs_twice_in_their_own_folders(evsys: Commands) -> None:
     both = [evsys.start("twice", **ENDLESS), evsys.start("twice", **ENDLESS)]
     running = evsys.json("status")[1]["running"]
     assert {one["pid"] for one in running} == set(both)

@@ -147,7 +147,7 @@ def test_a_schema_as_a_table_speaks_yaml(capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
-def test_an_extension_without_params_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_extension_without_params_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
     register_transform("quiet")(type("Quiet", (), {}))
     assert output(capsys, "schema", "transform", "quiet", "--fields") == "transform 'quiet' takes no params.\n"
     assert json.loads(output(capsys, "schema", "transform", "quiet"))["properties"] == {}

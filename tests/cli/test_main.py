@@ -109,7 +109,7 @@ def test_wrong_usage_is_bad_input_not_a_failed_arm(
     assert message in err
 
 
-def test_wrong_usage_is_json_too_when_json_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_json_too_when_json_is_requested(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "--json"]) == 1
     out, err = capsys.readouterr()
     assert json.loads(out) == {"error": "MissingParameter", "message": "Missing argument 'PATH'."}

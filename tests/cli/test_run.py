@@ -136,7 +136,7 @@ def test_a_failed_arm_is_exit_2_with_its_reason_on_stderr(project: Path, capsys:
     assert "Traceback" not in out + err
 
 
-def test_an_unscored_arm_is_exit_2_and_says_so(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unscored_arm_is_exit_2_and_reports_it(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = "inference: { kind: mock, params: { checkpoint: nowhere } }"
     rewrite(project, ("eval_data: *rows", f"eval_data: *rows, {asked}"))
     assert main(["run", "config.yaml", "--quiet"]) == 2

@@ -84,7 +84,7 @@ RUNS = NOISE.keys() - {"forks"}
 @pytest.mark.parametrize(
     ("verb", "noise"), [*(("validate", noise) for noise in NOISE), *(("run", noise) for noise in sorted(RUNS))]
 )
-def test_results_are_whole_whatever_user_code_does_beside_its_work(tmp_path: Path, verb: str, noise: str) -> None:
+def test_results_are_whole_whatever_user_code_does_next_to_its_work(tmp_path: Path, verb: str, noise: str) -> None:
     done = evsys(tmp_path, verb, "c.yaml", *(["--deep"] if verb == "validate" else []), "--json", body=NOISE[noise])
     assert done.returncode == 0, done.stderr
     assert isinstance(json.loads(done.stdout), dict)

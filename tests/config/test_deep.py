@@ -105,7 +105,7 @@ def test_an_extension_without_config_takes_no_params() -> None:
     assert str(problem) == ".params: metric 'plain' takes no params (got {'k': 3}). Remove them."
 
 
-def test_a_function_may_take_params_that_nobody_can_check() -> None:
+def test_a_function_may_take_params_that_no_one_can_check() -> None:
     @register_metric("as_function")
     def as_function(task_rewards: list[list[float]], **params: Any) -> float:
         return 0.0

@@ -128,7 +128,7 @@ def test_a_template_is_not_a_format_string() -> None:
     assert names({"seed": [1]}, name_template="{seed}-{base}}{{x-{seed}") == ["1-sweep}{{x-1"]
 
 
-def test_base_run_may_stand_beside_the_matrix_and_take_its_name_from_the_experiment(tmp_path: Path) -> None:
+def test_base_run_may_be_next_to_the_matrix_and_take_its_name_from_the_experiment(tmp_path: Path) -> None:
     config = loaded(
         """\
 name: methods

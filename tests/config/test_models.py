@@ -245,7 +245,7 @@ def test_a_free_key_that_looks_like_a_known_one_is_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["budget", "client_tag", "bench", "metrics", "note", "dataset", "hypo", "stage"])
-def test_a_free_key_of_its_own_is_fine(key: str) -> None:
+def test_a_free_separate_key_is_fine(key: str) -> None:
     assert key in (experiment(metadata={key: "x"}).metadata.model_extra or {})
 
 

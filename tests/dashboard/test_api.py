@@ -37,7 +37,7 @@ def step(number: int, of: str = "r1", **metrics: Any) -> dict[str, Any]:
     return {"kind": "step", "run": of, "at": 1.0, "line": {"step": number, **metrics}}
 
 
-def test_an_experiment_is_listed_with_what_was_said_of_it(dashboard: Any) -> None:
+def test_an_experiment_is_listed_with_its_description(dashboard: Any) -> None:
     dashboard.send(
         experiment(
             hypothesis="Longer helps", tags=["routing"], best_score=0.5, spend={"usd": 1.5}, models=["Tiny/One"]
@@ -149,7 +149,7 @@ def test_a_new_experiment_does_not_move_the_pages_after_it(dashboard: Any) -> No
     assert [item["id"] for item in following["items"]] == ["e1", "e0"]
 
 
-def test_curves_keep_every_spike_however_few_points_are_asked_for(dashboard: Any) -> None:
+def test_curves_keep_every_spike_however_few_points_are_requested(dashboard: Any) -> None:
     values = [math.sin(at / 50) for at in range(3000)]
     values[1234], values[2345] = 99.0, -99.0
     dashboard.send(experiment(), run(), *(step(at, loss=value, tokens=10.0) for at, value in enumerate(values)))
@@ -230,7 +230,7 @@ def test_a_batch_that_is_sent_twice_or_overlaps_is_stored_once(dashboard: Any) -
     assert [event["kind"] for event in dashboard.http.read("/experiments/e1/journal")["items"]] == []
 
 
-def test_a_gap_is_told_with_the_record_that_is_missing(dashboard: Any) -> None:
+def test_a_gap_is_reported_with_the_record_that_is_missing(dashboard: Any) -> None:
     dashboard.send(experiment(), stream="s")
     answer = dashboard.http.post("/sdk/streams/s/", params={"seq": 7}, content="{}")
     assert (answer.status_code, answer.json()["next"]) == (409, 1)
@@ -256,7 +256,7 @@ def test_a_gap_is_told_with_the_record_that_is_missing(dashboard: Any) -> None:
         '{"kind": "step", "run": "r1", "line": ' + "[" * 5000 + "]" * 5000 + "}",
     ],
 )
-def test_a_record_that_cannot_be_stored_is_put_aside_alone(dashboard: Any, bad: str) -> None:
+def test_a_record_that_cannot_be_stored_is_quarantined_alone(dashboard: Any, bad: str) -> None:
     import json
 
     good = [experiment(), run(), step(1, loss=1.0)]
@@ -269,7 +269,7 @@ def test_a_record_that_cannot_be_stored_is_put_aside_alone(dashboard: Any, bad: 
     assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
 
 
-def test_what_is_put_aside_is_told_once_where_the_database_refuses_another(
+def test_what_is_quarantined_is_reported_once_where_the_database_refuses_another(
     dashboard: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sqlalchemy.exc import IntegrityError
@@ -450,7 +450,7 @@ def test_notes_and_tags_of_the_page_are_part_of_the_record_and_outlast_later_rep
     assert dashboard.http.post("/experiments/none/notes", json={"text": "x"}).status_code == 404
 
 
-def test_a_stop_request_reaches_whoever_sends_and_its_answer_comes_back(dashboard: Any) -> None:
+def test_a_stop_request_reaches_the_sender_and_its_answer_comes_back(dashboard: Any) -> None:
     dashboard.send(experiment(), run(), stream="s")
     body = dashboard.http.post("/experiments/e1/requests", json={"kind": "stop", "reason": "enough"}).json()
     assert body["state"] == "open"
@@ -551,7 +551,7 @@ def test_the_routes_of_the_reference_do_the_same_as_a_stream(dashboard: Any, nou
     assert http.patch("/sdk/experiments/x/", json={"fields": {"nmae": 1}}).status_code == 422
 
 
-def test_changes_are_told_as_they_happen_and_none_is_missed_by_who_comes_back(dashboard: Any) -> None:
+def test_changes_are_reported_as_they_happen_and_none_is_missed_by_who_comes_back(dashboard: Any) -> None:
     dashboard.send(experiment("before"))
     changes: list[tuple[str, str]] = []
     ready, received = threading.Event(), threading.Event()
@@ -583,7 +583,7 @@ def test_changes_are_told_as_they_happen_and_none_is_missed_by_who_comes_back(da
         assert [name for name, _ in changes] == ["hello", "change"]
 
 
-def test_a_change_while_a_page_is_told_of_others_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_during_an_update_of_a_page_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 
     from evsys_sdk.dashboard.server import live
@@ -640,7 +640,7 @@ def test_what_a_client_really_sends_is_what_the_page_shows(
     assert [item["id"] for item in dashboard.http.read("/benchmarks")["items"]] == ["bench-1"]
 
 
-def test_experiments_that_nobody_reports_about_any_more_are_not_called_running(dashboard: Any) -> None:
+def test_experiments_that_no_one_reports_about_any_more_are_not_called_running(dashboard: Any) -> None:
     from sqlalchemy import update
 
     from evsys_sdk.dashboard.server.storage import schema

@@ -49,7 +49,7 @@ def test_local_mode_is_for_this_machine_only(capsys: pytest.CaptureFixture[str])
     assert "evsys dashboard serve" in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported_in_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from evsys_sdk.dashboard.server.run import listen
 
     with listen("127.0.0.1", 0) as listening:

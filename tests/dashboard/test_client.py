@@ -122,7 +122,7 @@ def test_a_setting_that_makes_no_sense_is_refused(
         DashboardClient()
 
 
-def test_the_mirror_is_where_the_environment_says_and_for_nobody_elses_eyes(
+def test_the_mirror_is_in_the_configured_folder_and_private(
     at_stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("EVSYS_LOG_DIR", str(tmp_path / "elsewhere"))
@@ -166,7 +166,7 @@ def test_a_refusal_is_an_error_at_the_call_itself(at_stand_in: StandIn) -> None:
         client.close()
 
 
-def test_a_refusal_of_a_step_is_told_at_a_later_call(at_stand_in: StandIn) -> None:
+def test_a_refusal_of_a_step_is_reported_at_a_later_call(at_stand_in: StandIn) -> None:
     client = DashboardClient()
     run = client.create_run(client.create_experiment("e"))
     at_stand_in.answer_with = 403
@@ -179,7 +179,7 @@ def test_a_refusal_of_a_step_is_told_at_a_later_call(at_stand_in: StandIn) -> No
         client.close()
 
 
-def test_a_single_record_that_the_server_puts_aside_is_told_and_the_rest_arrives(at_stand_in: StandIn) -> None:
+def test_a_single_record_that_the_server_quarantines_is_reported_and_the_rest_arrives(at_stand_in: StandIn) -> None:
     client = DashboardClient()
     experiment = client.create_experiment("e")
     at_stand_in.reject = "anchor"
@@ -315,7 +315,7 @@ def test_many_threads_lose_nothing(at_stand_in: StandIn, tmp_path: Path) -> None
     assert at_stand_in.records() == mirrored(tmp_path / ".evsys" / "dashboard")
 
 
-def test_requests_reach_whoever_asked_for_them(at_stand_in: StandIn) -> None:
+def test_requests_reach_their_handler(at_stand_in: StandIn) -> None:
     event = threading.Event()
     requests: list[str] = []
 
@@ -367,7 +367,7 @@ def test_the_package_is_imported_without_the_client_and_the_client_without_a_ser
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_many_records_are_sent_although_nobody_waits_and_more_could_be_gathered(
+def test_many_records_are_sent_although_no_one_waits_and_more_could_be_gathered(
     at_stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "_GATHER_S", 3600.0)

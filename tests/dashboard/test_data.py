@@ -135,7 +135,7 @@ def test_pieces_come_in_order_once_and_are_checked_against_the_hash(dashboard: A
     assert announce(dashboard, b"{}\n", version=1).status_code == 422, "a version never changes"
 
 
-def test_an_upload_that_was_broken_off_and_overtaken_gets_the_next_version(dashboard: Any) -> None:
+def test_an_upload_that_was_interrupted_and_overtaken_gets_the_next_version(dashboard: Any) -> None:
     first, other = b'{"a": 1}\n', b'{"a": 2}\n'
     assert announce(dashboard, first).json()["version"] == 1
     assert announce(dashboard, first).json()["version"] == 1, "it goes on where it stopped"

@@ -48,7 +48,7 @@ def test_a_database_of_a_newer_version_is_refused(new_database: Callable[[str], 
         database.open_database(address)
 
 
-def test_nobody_else_writes_from_the_look_at_the_version_to_the_new_schema(
+def test_no_one_else_writes_from_the_look_at_the_version_to_the_new_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, heads = tmp_path / "d.sqlite3", []
@@ -172,7 +172,7 @@ def test_only_an_intact_copy_is_restored(tmp_path: Path, content: bytes) -> None
         ("postgresql://u:secret@127.0.0.1:9/x", "cannot be used"),
     ],
 )
-def test_a_database_that_cannot_be_opened_is_told_in_a_sentence(
+def test_a_database_that_cannot_be_opened_is_reported_in_a_sentence(
     address: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if address.startswith("postgresql"):

@@ -66,7 +66,7 @@ def test_experiments_recorded_before_it_was_started_are_listed(api: Api, outputs
     assert (overview["by_verdict"], overview["tags"]) == ({"supported": 1, "none": 1}, ["routing"])
 
 
-def test_pages_of_the_list_go_on_although_something_new_came_in(api: Api, outputs: Path) -> None:
+def test_pages_of_the_list_continue_although_something_new_came_in(api: Api, outputs: Path) -> None:
     for at in range(5):
         write_experiment(outputs, f"e{at}", started=BEGAN + at * DAY)
     page = api.read("/experiments", limit=2)
@@ -191,7 +191,7 @@ def test_what_a_script_reported_offline_is_shown_among_the_experiments_of_the_pr
     assert [item.name for item in experiments.items] == ["script"]
 
 
-def test_tags_are_edited_and_what_is_archived_is_listed_only_when_asked_for(api: Api, outputs: Path) -> None:
+def test_tags_are_edited_and_what_is_archived_is_listed_only_when_requested(api: Api, outputs: Path) -> None:
     write_experiment(outputs, "routing", metadata={"tags": ["first"]})
     id = "routing-0a1b2c3d"
     answer = api.put(f"/experiments/{id}/tags", json={"tags": ["second", "archived"]})
@@ -234,7 +234,7 @@ def test_many_readers_at_once_see_the_same(api: Api, outputs: Path) -> None:
     assert pages == [expected] * 8
 
 
-def test_what_each_look_at_a_claim_found_is_told_once(api: Api, outputs: Path) -> None:
+def test_what_each_look_at_a_claim_found_is_reported_once(api: Api, outputs: Path) -> None:
     looks = [
         {"id": "l1", "time": BEGAN, "kind": "looked", "look": 1, "of": 3, "seeds": 2, "verdict": "inconclusive"}
         | {"ends": False, "why": "not decided", "error": 0.001, "chance": 0.8},
@@ -315,7 +315,7 @@ def test_a_finished_experiment_is_read_again_when_it_has_changed(api: Api, outpu
     ]
 
 
-def test_how_a_run_gets_on_is_read_from_the_end_of_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_a_run_is_read_from_the_end_of_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     from evsys_sdk.dashboard.local import rows

@@ -56,7 +56,7 @@ def test_an_arm_is_shown_with_checkpoints_examples_and_story(records: LocalRecor
     assert arm.config["algorithm"]["kind"] == "sft"
 
 
-def test_an_arm_that_is_not_there_is_said(records: LocalRecords) -> None:
+def test_an_arm_that_is_not_there_is_reported(records: LocalRecords) -> None:
     with pytest.raises(NotFound, match=r"there is no arm '\.\./e2' here"):
         describe_arm(records, id_of(records, "e1"), "../e2")
 

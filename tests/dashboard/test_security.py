@@ -179,7 +179,7 @@ def test_a_name_that_is_not_theservers_is_not_answered_to(dashboard: Any, host: 
     assert "total" not in answer.text
 
 
-def test_a_body_that_is_too_long_is_refused_whether_it_says_so_or_not(dashboard: Any) -> None:
+def test_a_body_that_is_too_long_is_refused_with_and_without_a_declared_length(dashboard: Any) -> None:
     def endless() -> Any:
         for _ in range(security.LARGEST_BODY // 65_536 + 2):
             yield b" " * 65_536

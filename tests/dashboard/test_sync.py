@@ -69,7 +69,7 @@ def test_a_copied_folder_can_be_sent_from_anywhere(
     assert left.records() == mirrored(tmp_path / ".evsys" / "dashboard")
 
 
-def test_a_stream_that_broke_off_half_way_goes_on_where_it_was(
+def test_a_stream_that_was_interrupted_half_way_continues_where_it_was(
     left: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [first, _] = streams(tmp_path / ".evsys" / "dashboard")
@@ -110,7 +110,7 @@ def test_a_file_that_is_no_stream_is_named_and_the_others_are_sent(
     assert [stream["new"] for stream in report["streams"][1:]] == [23, 8]
 
 
-def test_without_a_server_the_command_says_so_in_a_sentence(
+def test_without_a_server_the_command_reports_it_in_a_sentence(
     left: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVSYS_API_URL", NOBODY)

@@ -51,7 +51,7 @@ def test_an_honest_record_agrees_with_its_witness(watched: Any, capsys: pytest.C
 
 
 @pytest.mark.parametrize("name", ["größe+lr=1", "my first run", "is 50% enough? #2 & more"])
-def test_an_experiment_whose_name_must_be_quoted_is_heard_of(watched: Any, name: str) -> None:
+def test_an_experiment_whose_name_must_be_quoted_is_reported(watched: Any, name: str) -> None:
     result = Experiment(config(name=name)).run()
     assert result.status == "completed", result.arms[0].result.error
     folder = result.path
@@ -95,7 +95,7 @@ def test_what_an_audit_flags_is_in_the_list_of_experiments(watched: Any) -> None
     assert first["flags"] == ["scores", "claim"]
 
 
-def test_an_unreachable_witness_is_said_and_ends_nothing(
+def test_an_unreachable_witness_is_reported_and_ends_nothing(
     watched: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Experiment(config()).run()

@@ -110,7 +110,7 @@ def test_a_path_that_cannot_be_is_a_data_error(tmp_path: Path, name: str) -> Non
     refusal(tmp_path / name)
 
 
-def test_compressed_files_are_read_and_damage_is_told(tmp_path: Path) -> None:
+def test_compressed_files_are_read_and_damage_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl.gz"
     rows = [{"number": number} for number in range(2000)]
     write_jsonl(path, rows)
@@ -154,7 +154,7 @@ def test_a_row_that_is_no_dict_is_not_written(tmp_path: Path) -> None:
         write_jsonl(tmp_path / "rows.jsonl", [[1]])  # type: ignore[list-item]
 
 
-def test_a_json_file_that_is_really_jsonl_says_so(tmp_path: Path) -> None:
+def test_a_json_file_that_is_really_jsonl_reports_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="use source_kind: jsonl"):
         read_json(written(tmp_path, b'{"a": 1}\n{"a": 2}\n'))
 

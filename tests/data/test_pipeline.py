@@ -124,7 +124,7 @@ def test_the_first_rows_come_out_of_an_endless_source() -> None:
     assert rows[0].messages[0] == {"role": "system", "content": "be brief"}
 
 
-def test_nothing_is_read_before_a_row_is_asked_for() -> None:
+def test_nothing_is_read_before_a_row_is_requested() -> None:
     def untouchable() -> Iterator[Row]:
         raise AssertionError("read too early")
         yield {}
@@ -220,7 +220,7 @@ def test_an_exception_names_the_transform_and_the_row_where_it_is_known(function
         (lambda rows: [*map(dict, rows), *map(dict, rows)], "it reads its rows twice. Write 'rows = list(rows)'"),
     ],
 )
-def test_a_transform_that_gives_no_rows_is_told_so(function: Any, says: str) -> None:
+def test_a_transform_that_gives_no_rows_is_reported(function: Any, says: str) -> None:
     message = str(failure(ROWS, mine(function)))
     assert message.startswith("transform 'mine'")
     assert says in message

@@ -36,7 +36,7 @@ def test_both_satisfy_the_protocol(store: DataStore) -> None:
     assert isinstance(store, DataStore)
 
 
-def test_rows_come_back_equal_and_are_nobody_elses(store: DataStore) -> None:
+def test_rows_come_back_equal_and_are_no_one_elses(store: DataStore) -> None:
     assert store.write_jsonl("data/train.jsonl", iter(ROWS)) == 2
     first = list(store.read_jsonl("data/train.jsonl"))
     assert first == ROWS
@@ -80,7 +80,7 @@ def test_what_json_cannot_hold_is_refused(store: DataStore, value: Any) -> None:
     assert not store.exists("value.json")
 
 
-def test_a_missing_file_is_an_error_when_it_is_asked_for(store: DataStore) -> None:
+def test_a_missing_file_is_an_error_when_it_is_requested(store: DataStore) -> None:
     with pytest.raises(DataError, match="no such file"):
         list(store.read_jsonl("nothing.jsonl"))
     with pytest.raises(DataError, match="no such file"):
@@ -178,7 +178,7 @@ def test_a_write_that_fails_leaves_no_trace(local: LocalDataStore) -> None:
         local.write_jsonl("folder", ROWS)
 
 
-def test_hidden_files_are_listed_only_when_asked_for(local: LocalDataStore) -> None:
+def test_hidden_files_are_listed_only_when_requested(local: LocalDataStore) -> None:
     for path in (".cache/x.jsonl", ".hidden.jsonl", "shown.jsonl"):
         local.write_jsonl(path, ROWS)
     assert list(local.list()) == ["shown.jsonl"]

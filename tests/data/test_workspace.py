@@ -223,7 +223,7 @@ def test_a_benchmark_refuses_a_task_that_could_not_be_verified(tmp_path: Path) -
         Workspace(tmp_path).add("benchmark", path, "exam")
 
 
-def test_a_benchmark_refuses_a_task_id_that_stands_twice(tmp_path: Path) -> None:
+def test_a_benchmark_refuses_a_task_id_that_occurs_twice(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "tasks.jsonl", [task_row(1), task_row(2), task_row(1)])
     with pytest.raises(DataError, match=r"tasks\.jsonl:3: task_id 't1' already occurs in line 1"):
         Workspace(tmp_path).add("benchmark", path, "exam")

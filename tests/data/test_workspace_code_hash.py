@@ -134,7 +134,7 @@ def test_code_without_source_is_hashed_by_what_it_does() -> None:
     assert code_hash(made(1)) != code_hash(made(2))
 
 
-def test_every_built_in_transform_has_a_hash_of_its_own() -> None:
+def test_every_built_in_transform_has_its_own_hash() -> None:
     from evsys_sdk.registry import get_transform, list_transforms
 
     names = list_transforms()

@@ -114,7 +114,7 @@ def test_a_file_without_an_address_is_named(service: Service, params: dict[str, 
         ship(find_source("routing"), "fireworks", name="hosted", params=params)
 
 
-def test_no_key_is_told_before_anything_is_built(
+def test_a_missing_key_is_reported_before_anything_is_built(
     service: Service, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FIREWORKS_API_KEY")

@@ -210,7 +210,7 @@ def test_luck_alone_passes_no_more_often_than_it_may() -> None:
     assert passed / 2000 < 0.025 + 3 * (0.025 / 2000) ** 0.5
 
 
-def test_less_is_better_where_that_is_said() -> None:
+def test_less_is_better_if_declared() -> None:
     gap = measure_gap(scored([1, 2, 1, 2]), scored([4, 5, 4, 6]), error=0.025, lower_is_better=True)
     assert isinstance(gap, Gap)
     assert gap.estimate == pytest.approx(3.25)
@@ -244,7 +244,7 @@ def test_tasks_of_one_cluster_count_as_one() -> None:
         (scored([1, 0]), "only 2 of 3 tasks"),
     ],
 )
-def test_what_cannot_be_compared_is_said(candidate: ScoredMetric, told: str) -> None:
+def test_what_cannot_be_compared_is_reported(candidate: ScoredMetric, told: str) -> None:
     gap = measure_gap(candidate, scored([0, 1, 0]), error=0.025, lower_is_better=False)
     assert isinstance(gap, str)
     assert told in gap

@@ -193,7 +193,7 @@ async def test_it_scores_inside_a_running_loop_and_awaited() -> None:
     assert (await BENCHMARK.score_async(Parrot())).metrics["pass@1"].value == 0.75
 
 
-def test_a_sampler_is_scored_with_seeds_of_its_own(tmp_path: Path) -> None:
+def test_a_sampler_is_scored_with_its_own_seeds(tmp_path: Path) -> None:
     from evsys_sdk.backends.client import ModelSpec
     from evsys_sdk.backends.mock.backend import MockBackend
     from evsys_sdk.inference.renderer import get_renderer
@@ -210,7 +210,7 @@ def test_a_sampler_is_scored_with_seeds_of_its_own(tmp_path: Path) -> None:
     assert first.tokens > 0
 
 
-def test_only_the_first_tasks_are_scored_where_that_is_asked_for() -> None:
+def test_only_the_first_tasks_are_scored_where_that_is_requested() -> None:
     assert len(BENCHMARK.score(Parrot(), ScoreSettings(n_tasks=2)).predictions) == 2
 
 
@@ -226,7 +226,7 @@ def test_a_benchmark_is_the_same_by_content_whatever_its_name(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("tasks", "message"), [([], "has no tasks"), ([TASKS[0], TASKS[0]], "'a' twice")])
-def test_tasks_that_cannot_be_told_apart_are_refused(tasks: list[HarborTask], message: str) -> None:
+def test_tasks_that_cannot_be_distinguished_are_refused(tasks: list[HarborTask], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Benchmark.of(tasks, name="n")
 

@@ -68,7 +68,7 @@ class TestDoubling(ForeignSuiteConformance):
     wrong = "no"
 
 
-def test_a_scoring_goes_on_with_what_failed(tmp_path: Path) -> None:
+def test_a_scoring_continues_with_what_failed(tmp_path: Path) -> None:
     benchmark = Benchmark.load(path=locate_rows("doubling:sums"))
     journal = tmp_path / "journal.jsonl"
     settings = ScoreSettings(metrics=("mean_reward",))

@@ -138,7 +138,7 @@ async def test_a_template_of_ones_own_is_filled() -> None:
     assert Judge.asked[0]["prompt"] == 'Is it right? | 4 | {"a": 1}'
 
 
-async def test_an_unreadable_reply_is_asked_for_again_and_is_then_an_error_never_a_zero() -> None:
+async def test_an_unreadable_reply_is_requested_again_and_is_then_an_error_never_a_zero() -> None:
     decision = await judged("hm", "<score>99</score>", "<score>5</score>")
     assert decision.reward == 0.5
     assert len(Judge.asked) == 3

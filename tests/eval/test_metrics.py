@@ -97,7 +97,7 @@ def test_known_values(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("spec", ["pass@3", "pass^3", MetricSpec(kind="pass_at_k", params={"k": 3})])
-def test_more_samples_than_there_are_is_an_error_that_says_so(spec: Any) -> None:
+def test_more_samples_than_there_are_is_an_error_that_reports_it(spec: Any) -> None:
     with pytest.raises(
         EvalError, match=r"k is 3, but 1 of 2 tasks have fewer samples \(at least 2\)\. Draw at least 3"
     ):

@@ -140,7 +140,7 @@ def test_a_chat_client_is_not_given_a_formatted_text() -> None:
         )
 
 
-def test_a_tool_call_beside_the_text_is_the_prediction() -> None:
+def test_a_tool_call_next_to_the_text_is_the_prediction() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "send_it", "arguments": "{}"}}
     artifacts = evaluate_model(Chats(lambda *_: said("", tool_calls=[call])), ROWS[:1])
     assert artifacts.results[0].attempts[0].info["predicted"] == "send_it"
@@ -237,7 +237,7 @@ def stop_after(answers: int) -> Callable[[int, int, int], None]:
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"task_id": "book", "sam'])
-def test_a_killed_evaluation_goes_on_where_it_was(torn: bytes, tmp_path: Path) -> None:
+def test_a_killed_evaluation_continues_where_it_was(torn: bytes, tmp_path: Path) -> None:
     config = ModelEvalConfig(max_attempts=2, temperature=1.0, batch_size=1, max_tokens=16)
     whole = evaluate_model(Counting(), ROWS, config=config)
     with pytest.raises(KeyboardInterrupt):
@@ -303,7 +303,7 @@ def test_a_damaged_line_is_asked_again_and_said(tmp_path: Path, caplog: pytest.L
     assert f"{path}:3: this line is damaged" in caplog.text
 
 
-def test_rows_at_hand_need_ids_of_their_own() -> None:
+def test_rows_at_hand_need_their_own_ids() -> None:
     row = EvalRow("x", "please send", "send_it")
     assert value(evaluate_model(Generates(right), [row])) == 1.0
     with pytest.raises(EvalError, match="two rows have the same id"):

@@ -103,7 +103,7 @@ def test_what_has_no_value_is_no_number(text: str) -> None:
         ("The answer is 5. Or 6.", [5, 6]),
     ],
 )
-def test_several_numbers_are_told_apart(text: str, values: list[Any]) -> None:
+def test_several_numbers_are_distinguished(text: str, values: list[Any]) -> None:
     assert numbers(text) == values
 
 

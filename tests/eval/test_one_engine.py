@@ -189,7 +189,7 @@ def of(*pairs: tuple[str, str, dict[str, Any]]) -> Benchmark:
 
 
 @pytest.mark.parametrize(("expected", "reward"), [("no", 0.0), ("yes", 1.0)])
-def test_a_benchmark_that_tells_nothing_apart_says_so(expected: str, reward: float) -> None:
+def test_a_benchmark_that_distinguishes_nothing_reports_it(expected: str, reward: float) -> None:
     pairs = [(word, "never" if expected == "no" else word, {}) for word in ("a", "b")]
     result = of(*pairs).score(Echo())
     assert result.saturated == result.to_dict()["saturated"] == result.per_task()["saturated"] == reward

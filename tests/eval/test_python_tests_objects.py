@@ -160,7 +160,7 @@ async def test_a_test_that_cannot_be_judged_is_an_error_of_the_task(
     assert place.commands == []
 
 
-async def test_what_cannot_be_handed_over_is_said(place: FolderEnvironment) -> None:
+async def test_what_cannot_be_handed_over_is_reported(place: FolderEnvironment) -> None:
     decision = await judged(place, "```python\ndef f(x): return 1\n```", ["class Own: pass\nassert f(Own()) == 1"])
     assert (decision.reward, decision.info["failures"]["0"]) == (
         0.0,

@@ -71,7 +71,7 @@ async def test_calls_are_compared(calls: Any, expected: Any, params: dict[str, A
     assert await reward("tool_calls_match", in_text, expected, **params) == earned
 
 
-async def test_only_the_last_turn_counts_where_that_is_asked_for() -> None:
+async def test_only_the_last_turn_counts_where_that_is_requested() -> None:
     messages = [said(SEARCH), {"role": "tool", "content": "sunny"}, said(OPEN)]
     assert (await judged(messages, [OPEN])).reward == 0.0
     assert (await judged(messages, [OPEN], turns="last")).reward == 1.0

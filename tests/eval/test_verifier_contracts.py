@@ -247,7 +247,7 @@ def test_params_are_checked_against_the_config_with_the_closest_key() -> None:
         build_verifier(InProcessVerifier("mine", "x", {"worth": "much"}))
 
 
-async def test_a_spec_without_an_answer_of_its_own_takes_that_of_the_input() -> None:
+async def test_a_spec_without_its_own_answer_takes_that_of_the_input() -> None:
     verifier = build_verifier(VerifierSpec(kind="exact_match", params={"ignore_case": True}))
     assert (await verifier(VerifierInput("q", "WANTED", expected="wanted"))).reward == 1.0
     by_name = build_verifier("exact_match")

@@ -153,7 +153,7 @@ def test_a_metric_of_which_less_is_better_selects_the_least() -> None:
     assert f"step{int(least):06d}" in trained.artifacts["best_checkpoint"]
 
 
-def test_training_goes_on_while_a_benchmark_is_scored() -> None:
+def test_training_continues_while_a_benchmark_is_scored() -> None:
     reached = threading.Event()
 
     @register_agent("patient")
@@ -233,7 +233,7 @@ def test_training_that_fails_does_not_wait_for_a_scoring() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("evsys-scoring")]
 
 
-def test_a_rehearsal_scores_a_few_tasks_and_asks_nobody_else() -> None:
+def test_a_rehearsal_scores_a_few_tasks_and_asks_no_one_else() -> None:
     dry = as_dry_run(config({**VAL, "models": ["base", "openai:gpt"]}))
     assert dry.metadata.benchmark[0].n_tasks == 4
     assert dry.metadata.benchmark[0].models == ["base"]
@@ -296,7 +296,7 @@ def test_a_base_model_without_a_seed_is_scored_once_for_all_seeds() -> None:
     assert len(journal.read_bytes().splitlines()) == 6
 
 
-def test_a_baseline_that_fails_harms_nobody_and_is_reported() -> None:
+def test_a_baseline_that_fails_harms_no_one_and_is_reported() -> None:
     result = run({**TEST, "models": ["openai:gpt"]})
     [trained] = result.runs
     assert trained.notes.unscored is None
@@ -338,7 +338,7 @@ def test_the_model_is_scored_in_the_harness_it_was_trained_in() -> None:
 
 
 @pytest.mark.parametrize("stop_at", [5, 6, 7, 9])
-def test_a_run_broken_off_during_a_scoring_ends_like_one_that_was_not(
+def test_a_run_interrupted_during_a_scoring_ends_like_one_that_was_not(
     stop_at: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patience = {"kind": "early_stopping", "params": {"metric": "val/words/pass@1", "mode": "max", "patience": 50}}
@@ -354,7 +354,7 @@ def test_a_run_broken_off_during_a_scoring_ends_like_one_that_was_not(
     assert record_of(Path()) == expected
 
 
-def test_answers_of_a_scoring_that_was_broken_off_are_kept_and_not_asked_for_again() -> None:
+def test_answers_of_a_scoring_that_was_interrupted_are_kept_and_not_requested_again() -> None:
     prompts: list[str] = []
     hangs = threading.Event()
     hangs.set()

@@ -123,7 +123,7 @@ def trained_per_step(config: Config, watched: Watched) -> int:
     return watched.ledger.total().tokens_trained // 6
 
 
-def test_a_higher_limit_goes_on_where_the_lower_one_stopped(config: Config, tmp_path: Path, watched: Watched) -> None:
+def test_a_higher_limit_continues_where_the_lower_one_stopped(config: Config, tmp_path: Path, watched: Watched) -> None:
     step = trained_per_step(config, watched)
     watched.ledger = open_ledger(tmp_path / "second")
     low = metered(config, name="limited", budget={"tokens": 2 * step})
@@ -326,7 +326,7 @@ def test_a_run_without_limits_is_metered_and_never_stopped(config: Config, watch
         (None, Spend(usd=1e9), None),
     ],
 )
-def test_which_limit_is_reached_is_said_in_numbers(limits: Limits | None, spend: Spend, reason: str | None) -> None:
+def test_which_limit_is_reached_is_reported_in_numbers(limits: Limits | None, spend: Spend, reason: str | None) -> None:
     assert find_exhausted(limits, spend) == reason
 
 

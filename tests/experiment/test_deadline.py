@@ -71,7 +71,7 @@ def test_time_runs_out_after_scoring_and_a_conclusion(
     assert first.result.notes.stop_reason.startswith("budget: deadline")
 
 
-def test_more_time_goes_on_where_the_deadline_ended_it(config: Config, clock: TickingClock) -> None:
+def test_more_time_continues_where_the_deadline_ended_it(config: Config, clock: TickingClock) -> None:
     first = Experiment(config(name="more", params={"max_steps": 100_000}, budget={"wall_s": 2.0})).run()
     assert first.exit_code == 3
     before = first.arms[0].metrics["steps"]

@@ -87,7 +87,7 @@ def test_n_samples_caps_what_is_scored(run: Run, scored: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("off", [{"enabled": False}, {"metrics": []}])
-def test_nothing_is_scored_when_nothing_is_asked_for(off: dict[str, Any], run: Run, scored: dict[str, Any]) -> None:
+def test_nothing_is_scored_when_nothing_is_requested(off: dict[str, Any], run: Run, scored: dict[str, Any]) -> None:
     result = run({"eval": {**scored, **off}}, params={"max_steps": 1})
     assert result.exit_code == 0
     assert not [key for key in result.runs[0].metrics if key.startswith("eval/")]
@@ -218,7 +218,7 @@ def test_no_rows_are_an_error_and_not_a_score() -> None:
         tasks_of_rows([])
 
 
-def test_only_what_stands_in_the_answer_tag_is_compared(run: Run) -> None:
+def test_only_what_is_in_the_answer_tag_is_compared(run: Run) -> None:
     seen: list[Mapping[str, Any]] = []
 
     @register_metric("looks")

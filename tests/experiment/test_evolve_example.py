@@ -34,7 +34,7 @@ def attempts(project: Path) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_the_same_command_goes_on_and_trains_nothing_twice(project: Path) -> None:
+def test_the_same_command_continues_and_trains_nothing_twice(project: Path) -> None:
     short = evolve(project, "--experiments", "3")
     before = attempts(project)
     assert len(before) == 3

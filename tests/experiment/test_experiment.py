@@ -26,7 +26,7 @@ def folders(result: ExperimentResult) -> list[str]:
     return sorted(path.name for path in result.path.iterdir() if path.is_dir())
 
 
-def test_arms_run_in_order_each_in_a_folder_of_its_own(run: Run) -> None:
+def test_arms_run_in_order_each_in_its_own_folder(run: Run) -> None:
     result = run(runs=[{"name": "b"}, {"name": "a"}], n_repeats=2)
     assert [run.run_id for run in result.runs] == ["b__seed42", "b__seed43", "a__seed42", "a__seed43"]
     assert folders(result) == ["a__seed42", "a__seed43", "b__seed42", "b__seed43"]
@@ -176,7 +176,7 @@ def test_a_second_ctrl_c_does_not_wait(config: Config) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupted_run_says_so_in_its_result(run: Run, interrupt: type[Interrupt]) -> None:
+def test_an_interrupted_run_reports_it_in_its_result(run: Run, interrupt: type[Interrupt]) -> None:
     interrupt.at = ("r", 2)
     result = run(callbacks=[{"kind": "interrupt"}])
     written = json.loads((result.path / "r" / "run_result.json").read_text(encoding="utf-8"))

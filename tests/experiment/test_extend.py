@@ -111,7 +111,7 @@ class Deadly(SFT):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", [["--extend"], ["--resume"], []])
-def test_a_killed_extension_goes_on_and_is_counted_once(again: list[str], project: Path) -> None:
+def test_a_killed_extension_continues_and_is_counted_once(again: list[str], project: Path) -> None:
     (project / "deadly.py").write_text(DEADLY, encoding="utf-8")
 
     def write(seeds: int) -> None:

@@ -92,7 +92,7 @@ def test_the_record_is_the_same_wherever_the_arms_run(config: Config, how: dict[
         assert files[0] == files[1]
 
 
-def test_a_lost_arm_is_taken_up_again_from_its_checkpoint(config: Config, project: Path) -> None:
+def test_a_lost_arm_is_resumed_from_its_checkpoint(config: Config, project: Path) -> None:
     params = {"save_every": 2}
     undisturbed = Experiment(config(runs=RUNS, params=params, name="undisturbed")).run()
     change = {"callbacks": [{"kind": "dies_once"}], "arm_retries": 1, **PROCESSES}

@@ -117,7 +117,7 @@ def test_of_several_attempts_the_one_that_is_running_is_shown(
     assert [(one["state"], Path(one["path"]).name) for one in shown] == [("running", folder.name)]
 
 
-def test_whoever_only_counts_arms_counts_the_same(run: Callable[..., Path]) -> None:
+def test_a_count_without_views_is_the_same(run: Callable[..., Path]) -> None:
     counted: list[tuple[Any, ...]] = []
 
     def look(folder: Path, step: int) -> None:

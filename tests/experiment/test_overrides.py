@@ -73,7 +73,7 @@ def test_steps_for_an_algorithm_without_max_steps_are_refused_by_name(shorten: A
         shorten(config({"algorithm": {"kind": "combo", "params": {"phases": phases}}}), 3)
 
 
-def test_a_rehearsal_of_an_algorithm_without_max_steps_runs_it_in_full_and_says_so(
+def test_a_rehearsal_of_an_algorithm_without_max_steps_runs_it_in_full_and_reports_it(
     config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     register_stepless()

@@ -188,7 +188,7 @@ def test_rows_that_are_many_are_looked_at_in_part(config: Config) -> None:
     assert estimate.tokens_trained == pytest.approx(per_row * 3000, rel=0.01)
 
 
-def test_an_algorithm_with_a_loop_of_its_own_is_not_guessed_at(config: Config) -> None:
+def test_an_algorithm_with_its_own_loop_is_not_guessed_at(config: Config) -> None:
     @register_algorithm("planless")
     class Planless:
         def train(self, ctx: Any) -> Any: ...

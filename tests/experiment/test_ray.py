@@ -98,7 +98,7 @@ def test_scores_and_record_are_those_of_the_local_launcher(config: Config, proje
     assert remote.conclusion["runs"] == local.conclusion["runs"]
 
 
-def test_the_arm_of_a_killed_worker_goes_on_elsewhere_with_the_same_scores(config: Config, project: Path) -> None:
+def test_the_arm_of_a_killed_worker_continues_elsewhere_with_the_same_scores(config: Config, project: Path) -> None:
     undisturbed = Experiment(through_ray(config, "undisturbed")).run()
     experiment = Experiment(through_ray(config, "disturbed"))
     folder = experiment.open().path

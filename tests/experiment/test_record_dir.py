@@ -28,7 +28,7 @@ def test_a_second_attempt_is_numbered_and_the_first_is_left_alone(tmp_path: Path
     assert opened == ["e", "e.2", "e.3"]
 
 
-def test_what_was_not_finished_is_taken_up_by_the_same_command(tmp_path: Path) -> None:
+def test_what_was_not_finished_is_resumed_by_the_same_command(tmp_path: Path) -> None:
     assert not open_experiment_dir(config(tmp_path)).resumed
     again = finished(open_experiment_dir(config(tmp_path)), "interrupted")
     assert (again.path.name, again.resumed) == ("e", True)
@@ -78,7 +78,7 @@ def test_starts_are_counted(tmp_path: Path) -> None:
     assert [begin_run(tmp_path / "r", {}) for _ in range(3)] == [1, 2, 3]
 
 
-def test_what_was_changed_when_it_was_taken_up_is_told_with_both_values(tmp_path: Path) -> None:
+def test_a_change_at_a_resume_is_reported_with_both_values(tmp_path: Path) -> None:
     open_experiment_dir(config(tmp_path, description="first", budget={"tokens": 100}))
     opened = open_experiment_dir(config(tmp_path, description="second", budget={"tokens": 900}), resume=True)
     assert opened.changed == {"budget.tokens": [100, 900], "description": ["first", "second"]}

@@ -127,7 +127,7 @@ def test_a_bug_in_a_recipe_keeps_its_traceback(run: Run) -> None:
 
 
 @pytest.mark.parametrize("returned", [None, {"status": "completed"}])
-def test_a_train_that_returns_no_result_is_told_so(returned: Any, run: Run) -> None:
+def test_a_train_that_returns_no_result_is_reported(returned: Any, run: Run) -> None:
     @register_algorithm("forgetful")
     class Forgetful:
         def train(self, ctx: Any) -> Any:
@@ -158,7 +158,7 @@ def test_numbers_of_any_kind_are_recorded_as_json(run: Run, result_of: ResultOf)
     assert json.dumps(result.to_dict(), allow_nan=False)
 
 
-def test_a_backend_that_cannot_prepare_fails_its_arm_and_the_other_goes_on(run: Run) -> None:
+def test_a_backend_that_cannot_prepare_fails_its_arm_and_the_other_continues(run: Run) -> None:
     @register_backend("broken")
     class Broken:
         name = "broken"
@@ -178,7 +178,7 @@ def test_a_backend_that_cannot_prepare_fails_its_arm_and_the_other_goes_on(run: 
 
 
 @pytest.mark.parametrize("handles", [None, "ready"])
-def test_a_backend_that_prepares_no_handles_is_told_so(handles: Any, run: Run) -> None:
+def test_a_backend_that_prepares_no_handles_is_reported(handles: Any, run: Run) -> None:
     @register_backend("odd")
     class Odd:
         name = "odd"
@@ -261,7 +261,7 @@ def test_a_full_disk_fails_the_run_with_a_clear_error_and_leaves_earlier_checkpo
     assert resumed.runs[0].metrics == undisturbed.runs[0].metrics
 
 
-def test_a_disk_that_takes_no_result_fails_the_arm_and_the_others_go_on(
+def test_a_disk_that_takes_no_result_fails_the_arm_and_the_others_continue(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from evsys_sdk.experiment import observation

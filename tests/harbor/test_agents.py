@@ -122,7 +122,7 @@ def test_the_inline_engine_says_that_it_needs_harbor(ask: Any, say: Any) -> None
     assert "Set engine: harbor." in rollout.error
 
 
-def test_an_agent_that_cannot_be_imported_is_said_before_anything_runs() -> None:
+def test_an_agent_that_cannot_be_imported_is_reported_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match="cannot import the agent"):
         build_harness(agent_import_path="project_agents:Missing")
 

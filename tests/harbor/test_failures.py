@@ -191,7 +191,7 @@ def test_an_environment_of_harbors_own_that_is_not_there_is_a_failure(
     failed_with(run(environment=lambda: docker(docker_image="none/such")), "failed")
 
 
-def test_an_environment_type_that_harbor_does_not_have_is_said_by_name(run: Run) -> None:
+def test_an_environment_type_that_harbor_does_not_have_is_reported_by_name(run: Run) -> None:
     from evsys_sdk.registry import get_environment
 
     failed_with(run(environment=get_environment("harbor:dokker")), "the trial did not start", "dokker")

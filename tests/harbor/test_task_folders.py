@@ -100,9 +100,7 @@ def test_a_task_that_needs_a_container_is_not_run_without_one(make_folder: Make,
     assert policy.asked == []
 
 
-def test_tests_in_an_environment_of_their_own_see_only_the_artifacts(
-    make_folder: Make, in_sandbox: Any, say: Any
-) -> None:
+def test_tests_in_a_separate_environment_see_only_the_artifacts(make_folder: Make, in_sandbox: Any, say: Any) -> None:
     test = passes_if("[ -f /app/output.txt ] && [ ! -f /app/other.txt ]")
     toml = 'artifacts = ["/app/output.txt"]\n[verifier]\nenvironment_mode = "separate"\n'
     rollout = in_sandbox(
@@ -111,7 +109,7 @@ def test_tests_in_an_environment_of_their_own_see_only_the_artifacts(
     assert (rollout.status, rollout.reward, rollout.error) == ("ok", 1.0, None)
 
 
-def test_a_folder_that_is_gone_is_said_by_name(make_folder: Make, make_engine: Any, say: Any) -> None:
+def test_a_folder_that_is_gone_is_reported_by_name(make_folder: Make, make_engine: Any, say: Any) -> None:
     import shutil
 
     task = make_folder()

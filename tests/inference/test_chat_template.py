@@ -235,7 +235,7 @@ def test_thinking_that_the_template_drops_gives_one_sequence_per_turn() -> None:
         ("b", "\n</think>\n\nb</s>", "b"),
     ],
 )
-def test_an_answer_goes_on_from_the_thinking_block_that_the_prompt_opens(
+def test_an_answer_continues_from_the_thinking_block_that_the_prompt_opens(
     content: str, completion: str, parsed: str
 ) -> None:
     tokenizer = CharacterTokenizer(opens_thinking)
@@ -349,7 +349,7 @@ def test_an_end_of_text_token_after_the_mark_is_not_part_of_the_turn() -> None:
     assert renderer.stop == tokenizer.encode("<|end|></s>", False)
 
 
-def test_a_turn_with_a_mark_of_its_own_ends_there() -> None:
+def test_a_turn_with_its_own_mark_ends_there() -> None:
     def template(messages: Conversation, generate: bool) -> str:
         text = chatml(messages, generate)
         return text.replace("</tool_call><|im_end|>", "</tool_call><|call|>")
@@ -417,7 +417,7 @@ def test_a_conversation_may_start_with_the_assistant_although_the_template_needs
     ]
 
 
-def test_what_the_template_refuses_is_said_with_its_reason() -> None:
+def test_what_the_template_refuses_is_reported_with_its_reason() -> None:
     def template(messages: Conversation, generate: bool) -> str:
         if messages[0]["role"] != "user":
             raise ValueError("Roles must alternate.")
@@ -592,7 +592,7 @@ def test_tools_are_in_the_prompt_and_arguments_are_encoded_once(template: Templa
     assert rendered.tokens[: len(renderer.prompt(ASKED[:1], [TOOL]))] == renderer.prompt(ASKED[:1], [TOOL])
 
 
-def test_a_template_that_shows_no_tools_is_refused_unless_our_listing_is_asked_for() -> None:
+def test_a_template_that_shows_no_tools_is_refused_unless_our_listing_is_requested() -> None:
     tokenizer = CharacterTokenizer(forgets_tools)
     with pytest.raises(DataError, match=r"does not write tools, but 1 are given.*chat_template\+hermes"):
         get_renderer(tokenizer).render(ASKED, tools=[TOOL])

@@ -81,7 +81,7 @@ def test_one_client_serves_several_loops_and_threads(openai: Provider) -> None:
     assert client.totals.requests == 5
 
 
-def test_a_forked_process_can_go_on_with_the_same_client() -> None:
+def test_a_forked_process_can_continue_with_the_same_client() -> None:
     script = """
         import multiprocessing, sys
         from evsys_sdk.registry import get_inference
@@ -119,7 +119,7 @@ def test_a_client_that_is_dropped_unclosed_leaves_nothing_behind(openai: Provide
     assert len(openai.server.seen) == 1
 
 
-async def test_a_client_that_waits_for_itself_is_told_so(openai: Provider) -> None:
+async def test_a_client_that_waits_for_itself_is_reported(openai: Provider) -> None:
     inner = openai.make()
 
     class Nested(ChatClient):
@@ -132,7 +132,7 @@ async def test_a_client_that_waits_for_itself_is_told_so(openai: Provider) -> No
         Nested().generate(prompt="hi", **ASK)
 
 
-async def test_several_answers_are_several_requests_with_seeds_of_their_own(openai: Provider) -> None:
+async def test_several_answers_are_several_requests_with_their_own_seeds(openai: Provider) -> None:
     client = openai.make()
     completions = await client.complete(HELLO, **ASK, seed=40, n=3)
     assert len(completions) == 3

@@ -133,7 +133,7 @@ async def test_no_message_or_log_line_repeats_the_key(provider: Provider, caplog
     assert "attempt 2 of 3 failed" in caplog.text
 
 
-async def test_it_goes_on_after_a_fault_and_counts_every_request(provider: Provider) -> None:
+async def test_it_continues_after_a_fault_and_counts_every_request(provider: Provider) -> None:
     provider.server.script = [Reply(500, {}), Reply(fault="reset"), Reply(429, {}, {"retry-after": "0"})]
     client = provider.make(attempts=4)
     [completion] = await client.complete(HELLO, **ASK)

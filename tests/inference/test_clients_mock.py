@@ -103,6 +103,6 @@ async def test_images_are_refused_and_counted_as_a_failure(client: MockClient) -
     assert client.totals.failures == 1
 
 
-async def test_a_conversation_that_does_not_fit_says_so(client: MockClient) -> None:
+async def test_a_conversation_that_does_not_fit_reports_it(client: MockClient) -> None:
     with pytest.raises((BackendError, DataError), match="context of 4096"):
         await client.complete([{"role": "user", "content": "x" * 5000}], **ASK)

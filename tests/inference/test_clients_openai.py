@@ -69,7 +69,7 @@ async def test_a_conversation_and_its_settings_are_sent_as_documented(openai: Pr
     assert completion.usage == TokenUsage(1000, 10)
 
 
-async def test_settings_that_were_not_asked_for_are_not_sent(openai: Provider) -> None:
+async def test_settings_that_were_not_requested_are_not_sent(openai: Provider) -> None:
     await openai.make().complete(HELLO, **ASK)
     assert set(openai.server.last.body) == {"model", "messages", "max_tokens", "temperature"}
 
@@ -170,7 +170,7 @@ async def test_thinking_that_is_in_the_total_only_is_paid_for(make_provider: Cal
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (20, 603)
 
 
-async def test_a_gateway_that_says_200_and_means_429_is_believed(openai: Provider) -> None:
+async def test_a_gateway_that_says_200_and_means_429_is_trusted(openai: Provider) -> None:
     openai.server.script = [Reply(200, {"error": {"code": 429, "message": "slow down"}})] * 3
     with pytest.raises(InferenceError) as caught:
         await openai.make().complete(HELLO, **ASK)
@@ -178,7 +178,7 @@ async def test_a_gateway_that_says_200_and_means_429_is_believed(openai: Provide
     assert len(openai.server.seen) == 3
 
 
-async def test_a_generation_that_broke_off_is_tried_again(openai: Provider) -> None:
+async def test_a_generation_that_was_interrupted_is_tried_again(openai: Provider) -> None:
     broken = openai_body({"role": "assistant", "content": "He"}, "error")
     broken["choices"][0]["error"] = {"code": 502, "message": "upstream"}
     openai.server.script = [Reply(200, broken)]

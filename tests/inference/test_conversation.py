@@ -30,7 +30,7 @@ def test_a_target_that_repeats_the_last_turn_is_not_added_again() -> None:
     assert row_messages(ChatMessagesRow([QUESTION, blocks], target_assistant="4")) == [QUESTION, blocks]
 
 
-def test_a_row_without_target_keeps_its_messages_in_a_list_of_its_own() -> None:
+def test_a_row_without_target_keeps_its_messages_in_its_own_list() -> None:
     row = ChatMessagesRow([QUESTION, ANSWER])
     messages = row_messages(row)
     messages.append(QUESTION)
@@ -139,6 +139,6 @@ def test_an_unknown_choice_of_turns_is_refused() -> None:
         ("4 <think>late</think>", ("", "4 <think>late</think>")),
     ],
 )
-def test_thinking_is_told_from_the_answer(text: str, parts: tuple[str, str]) -> None:
+def test_thinking_is_distinguished_from_the_answer(text: str, parts: tuple[str, str]) -> None:
     assert split_thinking(text) == parts
     assert split_thinking(join_thinking(*parts)) == parts

@@ -230,7 +230,7 @@ def test_fields_the_package_does_not_know_are_not_passed_on(renderer: Renderer) 
     assert trained(rendered) == ["b<|im_end|>"]
 
 
-def test_what_the_renderer_refuses_is_said_with_its_reason(renderer: Renderer) -> None:
+def test_what_the_renderer_refuses_is_reported_with_its_reason(renderer: Renderer) -> None:
     with pytest.raises(
         DataError, match=r"cookbook:qwen3 refuses this conversation: 'no such text'\. Change the messages"
     ):

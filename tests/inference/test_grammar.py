@@ -71,6 +71,6 @@ def test_an_answer_may_be_a_call_or_json() -> None:
     assert write(grammar, "") == [ord("<"), ord("{")]
 
 
-def test_an_object_may_have_other_properties_where_the_schema_says_so() -> None:
+def test_an_object_may_have_other_properties_if_the_schema_allows_them() -> None:
     grammar = answer_grammar(TOKENIZER, schema={**CITY, "additionalProperties": {"type": "integer"}}, ends=[END])
     assert write(grammar, '{"city": "Rome", "a": 1}') == [END]

@@ -74,7 +74,7 @@ def test_calls_that_cannot_be_read_stay_text(family: str, text: str) -> None:
         ("pythonic", "[look(city='Paris'), look(city='Paris')]"),
     ],
 )
-def test_several_calls_have_ids_of_their_own(family: str, text: str) -> None:
+def test_several_calls_have_their_own_ids(family: str, text: str) -> None:
     message = parse_message(text, PARSERS[family], ())
     ids: list[Any] = [call["id"] for call in message["tool_calls"]]
     assert len(set(ids)) == 2

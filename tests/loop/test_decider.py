@@ -251,7 +251,7 @@ def test_a_model_is_not_asked_when_the_rules_say_no(learned: Path) -> None:
     assert Adviser.asked == []
 
 
-def test_a_model_that_nobody_knows_is_said_before_it_is_asked(project: Path) -> None:
+def test_a_model_that_no_one_knows_is_reported_before_it_is_asked(project: Path) -> None:
     path = write_system(project)
     path.write_text(SYSTEM_TEXT.replace("max_contradiction: 1.0", "opinion: { kind: mokc }"), "utf-8")
     with pytest.raises(EvsysError, match="mokc"):

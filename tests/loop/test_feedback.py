@@ -78,7 +78,7 @@ async def test_numbers_are_numbers_and_thumbs_are_thumbs(project: Path, value: A
     assert served()[0]["reward"] == reward
 
 
-async def test_said_twice_counts_once_and_who_changes_their_mind_is_heard(project: Path) -> None:
+async def test_repeated_feedback_counts_once_and_changed_feedback_replaces_it(project: Path) -> None:
     async with open_server(project) as http:
         id = await ask(http)
         states = [(await say(http, id, value=value)).json()["state"] for value in ("down", "down", "up")]
@@ -88,7 +88,7 @@ async def test_said_twice_counts_once_and_who_changes_their_mind_is_heard(projec
     assert trace["reward"] == 0.75
 
 
-async def test_an_id_that_nobody_was_given_is_refused_and_leaves_nothing(project: Path) -> None:
+async def test_an_id_that_no_one_was_given_is_refused_and_leaves_nothing(project: Path) -> None:
     async with open_server(project) as http:
         id = await ask(http)
         for forged in ("chatcmpl-000000000000000000000000", id[:-1] + ("0" if id[-1] != "0" else "1"), id + "0"):
@@ -116,7 +116,7 @@ async def test_what_is_no_feedback_is_refused(project: Path, fields: dict[str, A
     assert said in answer.json()["error"]["message"]
 
 
-async def test_nobody_can_fill_the_disk_by_one_answer(project: Path) -> None:
+async def test_no_one_can_fill_the_disk_by_one_answer(project: Path) -> None:
     async with open_server(project) as http:
         id = await ask(http)
         codes = [(await say(http, id, name=f"n{number}", value=1)).status_code for number in range(25)]

@@ -217,7 +217,7 @@ def test_the_page_of_a_loop(project: Path, capsys: pytest.CaptureFixture[str]) -
     assert "gate.yaml" in broken["problem"]
 
 
-def test_what_is_wrong_is_said_before_anything_is_done(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_reported_before_anything_is_done(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_small(project)
     Path("gate.yaml").write_text("target: { metrik: x }\n", "utf-8")
     assert main(["loop", "system.yaml"]) == 1

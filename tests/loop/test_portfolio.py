@@ -90,7 +90,7 @@ def test_a_campaign_probes_trains_confirms_and_exports(tmp_path: Path, capsys: p
 
 
 @pytest.mark.slow
-def test_a_killed_campaign_goes_on_from_its_journal(tmp_path: Path) -> None:
+def test_a_killed_campaign_continues_from_its_journal(tmp_path: Path) -> None:
     write_project(tmp_path)
     # A killed probe may spend its budget without a score, and then the family is probed again: give it enough for both.
     parsed = json.loads((tmp_path / "portfolio.yaml").read_text("utf-8"))

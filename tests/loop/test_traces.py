@@ -117,7 +117,7 @@ def test_nothing_redactable_reaches_the_disk(project: Path, write: Write, place:
     assert json.loads(stored)["messages"][0]["role"] == "user"
 
 
-def test_the_same_person_stays_the_same_and_another_store_tells_nothing(project: Path) -> None:
+def test_a_person_has_the_same_pseudonym_in_one_store_only(project: Path) -> None:
     here, there = Pseudonyms(b"a" * 16), Pseudonyms(b"b" * 16)
     text = "a@example.com wrote to b@example.com, then A@example.com again"
     first, second, third = (word for word in here.mask_text(text).replace(",", "").split() if word.startswith("["))
@@ -139,7 +139,7 @@ def test_ordinary_numbers_stay(text: str) -> None:
     assert Pseudonyms(b"s" * 16).mask_text(text) == text
 
 
-def test_personal_things_stay_where_that_is_asked_for(project: Path, write: Write) -> None:
+def test_personal_things_stay_where_that_is_requested(project: Path, write: Write) -> None:
     import_traces(
         "s", [write("a.jsonl", chat(1, "I am bob@example.com, sk-abcdefghij1234567890abcd", "a"))], keep_personal=True
     )

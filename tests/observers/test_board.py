@@ -45,7 +45,7 @@ def test_arms_that_the_same_command_resumes_are_not_done() -> None:
     assert status(*ended).done == 2
 
 
-def test_each_score_and_each_end_is_told_once() -> None:
+def test_each_score_and_each_end_is_reported_once() -> None:
     changes = Changes()
     before = running("a", 20, value=0.5, scores={"val/x": 0.25}, scored_at={"val/x": 20})
     after = running("a", 40, value=0.5, scores={"val/x": 0.25}, scored_at={"val/x": 40})

@@ -95,7 +95,7 @@ def test_other_splits_are_not_watched(make_info: MakeInfo) -> None:
     assert control.stop_reason is None
 
 
-def test_a_resumed_run_goes_on_counting(make_info: MakeInfo) -> None:
+def test_a_resumed_run_continues_counting(make_info: MakeInfo) -> None:
     losses = [3, 2, 2.5, 2.4, 2.3]
     first, _ = started(make_info, metric="loss", patience=3)
     for step, loss in enumerate(losses[:3], 1):

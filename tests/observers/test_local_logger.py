@@ -153,7 +153,7 @@ def test_secrets_in_an_error_do_not_reach_the_conclusion(
     assert "401 for key [redacted]" in (tmp_path / "logs/conclusion.md").read_text(encoding="utf-8")
 
 
-def test_scores_of_training_rows_have_a_folder_of_their_own(make_info: MakeInfo, tmp_path: Path) -> None:
+def test_scores_of_training_rows_have_their_own_folder(make_info: MakeInfo, tmp_path: Path) -> None:
     callback = LocalLogger()
     callback.on_run_start(make_info(run_dir=tmp_path), RunControl())
     callback.on_eval(EvalRecord("rows", "train_fit", 3, {"exact_match": 1.0}))

@@ -107,7 +107,7 @@ def test_unknown_params_are_refused() -> None:
         JsonlLogStore(folder="x")
 
 
-def test_multiplex_gives_each_child_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_multiplex_gives_each_child_its_own_folder(tmp_path: Path) -> None:
     own = str(tmp_path / "mine")
     children = [{"kind": "jsonl"}, {"kind": "jsonl"}, {"kind": "jsonl", "params": {"log_dir": own}}]
     store = MultiplexLogStore(children=children, log_dir=str(tmp_path / "logs"))

@@ -117,7 +117,7 @@ def test_a_score_that_was_shown_early_is_not_shown_again(
     ]
 
 
-def test_the_headline_is_what_the_recipe_gets_on_by(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_headline_is_the_measure_of_the_recipe(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
     callback, clock = plain_progress(every_steps=1)
     callback.on_run_start(replace(make_info(), measure="reward/mean", measure_mode="max"), RunControl())
     for step in range(1, 11):
@@ -138,7 +138,7 @@ def test_a_day_of_training_is_a_few_hundred_lines(make_info: MakeInfo, capsys: p
     assert 100 < len(capsys.readouterr().err.splitlines()) < 400
 
 
-def test_lines_can_be_asked_for_by_steps(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_can_be_requested_by_steps(make_info: MakeInfo, capsys: pytest.CaptureFixture[str]) -> None:
     callback, _ = plain_progress(every_steps=4)
     callback.on_run_start(make_info(), RunControl())
     for step in range(1, 11):

@@ -152,7 +152,7 @@ def test_online_without_a_network_fails_and_names_the_way_out(tmp_path: Path) ->
 
 
 @needs_wandb
-def test_on_a_terminal_nobody_is_asked_for_a_key(tmp_path: Path) -> None:
+def test_no_key_is_requested_on_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     controller, terminal = pty.openpty()
     command = [sys.executable, "-c", RUN, str(tmp_path / "run"), "online", "0"]

@@ -69,7 +69,9 @@ def test_an_event_has_id_time_kind_format_payload_and_the_hash_of_the_line_befor
     ],
     ids=["nothing", "a line more", "half a line more", "a damaged line", "a word", "half of it gone", "all of it gone"],
 )
-def test_a_journal_that_was_read_before_is_told_as_it_is_now(journal: Path, change: Callable[[bytes], bytes]) -> None:
+def test_a_journal_that_was_read_before_is_reported_as_it_is_now(
+    journal: Path, change: Callable[[bytes], bytes]
+) -> None:
     before = load_events(journal.parent)
     assert before == list(read_events(journal.parent))
     assert len(before) == EVENTS
@@ -189,7 +191,9 @@ def test_a_line_torn_by_another_process_while_the_journal_is_open_is_repaired_as
 
 
 @given(cut=st.integers(1, 600))
-def test_wherever_a_kill_cuts_the_journal_the_chain_goes_on(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+def test_wherever_a_kill_cuts_the_journal_the_chain_continues(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
     folder = tmp_path_factory.mktemp("cut")
     with Journal.of(folder) as journal:
         for number in range(4):

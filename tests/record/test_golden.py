@@ -143,7 +143,7 @@ def results(folder: str) -> dict[str, Any]:
     return {run.name: (run.status, run.metrics) for run in record.runs_on_disk}
 
 
-def test_a_killed_record_is_taken_up_by_the_same_command_and_ends_as_if_nothing_had_happened(project: Path) -> None:
+def test_a_killed_record_is_resumed_by_the_same_command_and_ends_as_if_nothing_had_happened(project: Path) -> None:
     before = ExperimentRecord(Path("outputs/killed"))
     assert (before.status, before.format) == ("killed", 1)
     assert finish("killed.yaml") == 0
@@ -163,7 +163,7 @@ def test_a_killed_record_is_taken_up_by_the_same_command_and_ends_as_if_nothing_
     assert f"{len(before.events)} events are of version 1" in problem
 
 
-def test_a_record_that_its_budget_stopped_goes_on_with_a_higher_one(project: Path) -> None:
+def test_a_record_that_its_budget_stopped_continues_with_a_higher_one(project: Path) -> None:
     config = Path("budget.yaml").read_text("utf-8")
     Path("budget.yaml").write_text(config.replace("tokens: 1500", "tokens: 150000"), encoding="utf-8")
     assert finish("budget.yaml") == 0
@@ -197,7 +197,7 @@ def test_a_search_that_was_removed_is_refused_before_its_record_is_touched(
     assert ExperimentFiles(Path("outputs/search")).journal.read_bytes() == before
 
 
-def test_what_failed_in_an_old_record_and_would_fail_again_is_told_before_it_is_tried(
+def test_what_failed_in_an_old_record_and_would_fail_again_is_reported_before_it_is_tried(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = ExperimentFiles(Path("outputs/failed")).journal.read_bytes()

@@ -59,7 +59,7 @@ def test_one_state_machine_tells_how_it_is(
     assert experiment_status(tmp_path).state == status
 
 
-def test_whoever_holds_the_lock_runs_it(tmp_path: Path) -> None:
+def test_the_owner_of_the_lock_runs_it(tmp_path: Path) -> None:
     stored = record(tmp_path, STARTED)
     assert (stored.status, stored.owner) == ("killed", {})
     with folder_lock(tmp_path, what="it"):
@@ -122,7 +122,7 @@ def test_an_arm_tells_starts_length_scores_once_and_curves(tmp_path: Path) -> No
     assert "[redacted]" in run.files.config.read_text("utf-8")
 
 
-def test_the_result_on_disk_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_result_on_disk_is_reported_where_it_is_requested(tmp_path: Path) -> None:
     end = (Kind.ARM_ENDED, {"arm": "a", "status": "cancelled", "metrics": {"steps": 3.0}})
     stored = record(tmp_path, STARTED, end)
     result = {"status": "completed", "metrics": {"steps": 9.0}, "artifacts": {"final": "w"}, "error": None}
@@ -132,7 +132,7 @@ def test_the_result_on_disk_is_told_where_it_is_asked_for(tmp_path: Path) -> Non
     assert (on_disk.status, on_disk.metrics, on_disk.artifacts) == ("completed", {"steps": 9.0}, {"final": "w"})
 
 
-def test_notes_marks_and_decisions_are_told_in_order(tmp_path: Path) -> None:
+def test_notes_marks_and_decisions_are_reported_in_order(tmp_path: Path) -> None:
     stored = record(
         tmp_path,
         STARTED,

@@ -77,7 +77,7 @@ def test_a_changed_task_file_is_reported_and_restored(
     assert "this task file" not in capsys.readouterr().err
 
 
-def test_new_content_is_accepted_only_when_someone_says_so(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_content_is_accepted_only_when_someone_confirms_it(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "c.yaml", "--quiet"]) == 0
     CHANGES["edited"](tasks)
     main(["run", "c.yaml", "--quiet"])

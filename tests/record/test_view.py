@@ -18,7 +18,7 @@ def view_of(path: Path) -> ExperimentView:
     return view(ExperimentRecord(path), Liveness(running=False))
 
 
-def test_a_finished_experiment_is_told_from_journal_and_conclusion(tmp_path: Path) -> None:
+def test_a_finished_experiment_is_described_from_journal_and_conclusion(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "rates", verdict="supported", parent_experiment_id="older-1")
     shown = view_of(path)
     assert (shown.id, shown.name, shown.status) == ("rates-0a1b2c3d", "rates", "completed")
@@ -48,7 +48,7 @@ def test_without_a_conclusion_the_best_run_is_the_one_with_the_best_mean_and_the
     assert shown.best_score == pytest.approx(0.605)
 
 
-def test_less_is_better_where_the_config_says_so(tmp_path: Path) -> None:
+def test_less_is_better_if_the_config_declares_it(tmp_path: Path) -> None:
     shown = view_of(write_experiment(tmp_path, "low", verdict=None, mode="min"))
     assert (shown.best_run, shown.mode) == ("base", "min")
 
@@ -88,7 +88,7 @@ def test_notes_and_invalidations_come_from_the_journal_in_order(tmp_path: Path) 
     assert not shown.counts
 
 
-def test_a_folder_of_a_version_without_journal_is_told_from_its_results(tmp_path: Path) -> None:
+def test_a_folder_of_a_version_without_journal_is_described_from_its_results(tmp_path: Path) -> None:
     path = write_experiment(tmp_path, "old", verdict=None)
     (path / "journal.jsonl").unlink()
     shown = view_of(path)

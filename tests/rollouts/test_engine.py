@@ -60,7 +60,7 @@ class WatchedEnvironment(NoEnvironment):
             raise self._stop
 
 
-def test_a_rollout_holds_what_was_said_and_earned(make_engine: MakeEngine, make_request: MakeRequest) -> None:
+def test_a_rollout_holds_its_messages_and_reward(make_engine: MakeEngine, make_request: MakeRequest) -> None:
     [rollout] = make_engine().submit([make_request()]).result(60)
     assert (rollout.status, rollout.reward, rollout.error, rollout.attempts) == ("ok", 1.0, None, 1)
     assert rollout.info == {"said": "yes"}
@@ -225,7 +225,7 @@ def test_a_model_failure_that_the_agent_overcomes_does_no_harm(
 
 
 @pytest.mark.parametrize("error", [ContextFullError("too long"), TruncatedError("out of turns")])
-def test_a_conversation_that_cannot_go_on_is_truncated_and_scored(
+def test_a_conversation_that_cannot_continue_is_truncated_and_scored(
     error: Exception, make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
     async def run(task: Any, policy: Any, environment: Any) -> Any:
@@ -440,7 +440,7 @@ def test_the_reward_of_an_agent_wins_over_the_verifier(make_engine: MakeEngine, 
     assert rollout.messages[-1] == {"role": "assistant", "content": "yes"}
 
 
-def test_an_agent_without_a_reward_of_its_own_is_verified_and_its_info_kept(
+def test_an_agent_without_its_own_reward_is_verified_and_its_info_kept(
     make_engine: MakeEngine, make_request: MakeRequest
 ) -> None:
     [rollout] = make_engine().submit([make_request(run=returning(info={"moves": 7}))]).result(60)

@@ -271,7 +271,7 @@ class Keyed(Callback):
 """
 
 
-def test_what_a_variable_holds_stands_in_no_record_and_no_hash(
+def test_what_a_variable_holds_is_in_no_record_and_no_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -158,7 +158,7 @@ def sampling(sampler: str, seq_id: int, count: int, **params: Any) -> dict[str, 
     return {**about, "prompt": prompt, "sampling_params": {"stop": [], **params}}
 
 
-def test_a_polite_client_is_served_beside_a_greedy_one(state_dir: Path) -> None:
+def test_a_polite_client_is_served_next_to_a_greedy_one(state_dir: Path) -> None:
     with ServerProcess(state_dir) as server:
         greedy, polite = Raw(server.url), Raw(server.url)
         big = open_sampler(greedy)
@@ -238,7 +238,7 @@ def connect(server: ServerProcess) -> socket.socket:
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /api/v1/optim_step HTTP/1.1\r\nhost: 127.0.0.1\r\nx-"])
-def test_two_thousand_half_open_connections_keep_nobody_out(state_dir: Path, many_files: None, sent: bytes) -> None:
+def test_two_thousand_half_open_connections_keep_no_one_out(state_dir: Path, many_files: None, sent: bytes) -> None:
     with ServerProcess(state_dir) as server, contextlib.ExitStack() as stack:
         for _ in range(2000):
             connection = stack.enter_context(connect(server))

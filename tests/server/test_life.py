@@ -100,7 +100,7 @@ def test_asking_twice_stops_at_once(state_dir: Path) -> None:
         assert server.process.wait(60) == 130
 
 
-def test_the_server_tells_our_clients_about_its_vocabulary(raw: Raw) -> None:
+def test_the_server_describes_its_vocabulary_to_our_clients(raw: Raw) -> None:
     about = raw.get("evsys/model").json()
     assert (about["backend"], about["model_name"], about["vocab_size"]) == ("mock", "tiny", 259)
     assert about["tokenizer"]["kind"] == "bytes"

@@ -27,7 +27,7 @@ async def answer(futures: Futures, request_id: str) -> object:
     return json.loads((await futures.fetch(request_id, 5)).body)
 
 
-async def test_requests_behind_one_that_never_comes_are_told_so() -> None:
+async def test_requests_behind_one_that_never_comes_are_reported() -> None:
     futures = Futures()
     model = served(futures)
     behind = model.submit(3, lambda: done(3))
@@ -83,7 +83,7 @@ async def test_a_session_that_ends_leaves_nothing_behind() -> None:
         await futures.fetch(waiting[1], 5)
 
 
-async def test_a_result_that_takes_long_is_asked_for_again() -> None:
+async def test_a_result_that_takes_long_is_requested_again() -> None:
     futures = Futures()
     futures.open("a", "q", session_id="s")
     early = await futures.fetch("a", 0.01)

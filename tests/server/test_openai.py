@@ -129,7 +129,7 @@ async def test_stops_are_not_in_the_answer_also_across_pieces(http: httpx.AsyncC
     assert text_of(await stream(http, stop=stop)) == expected
 
 
-async def test_length_is_kept_and_said(http: httpx.AsyncClient) -> None:
+async def test_length_is_kept_and_reported(http: httpx.AsyncClient) -> None:
     answer = await ask(http, max_completion_tokens=6, max_tokens=None)
     assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == ("Rome i", "length")
     chunks = await stream(http, max_tokens=6)
@@ -265,7 +265,7 @@ async def test_weights_of_another_backend_are_no_model_here(http: httpx.AsyncCli
     assert "belong to llama on the backend local" in answer.text
 
 
-async def test_a_key_is_asked_for_in_openais_shape(tmp_path: Path) -> None:
+async def test_a_key_is_requested_in_openais_shape(tmp_path: Path) -> None:
     async with open_app(tmp_path, api_key="tml-secret") as http:
         answer = await http.get("/v1/models")
         assert (answer.status_code, answer.json()["error"]["type"]) == (401, "authentication_error")

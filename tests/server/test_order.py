@@ -69,7 +69,7 @@ def test_a_refused_request_uses_up_its_number(raw: Raw) -> None:
     assert raw.loss(raw.forward_backward(model, 5).json()["request_id"]) > 0
 
 
-def test_a_request_that_nobody_here_knows_uses_up_its_number(raw: Raw) -> None:
+def test_a_request_that_no_one_here_knows_uses_up_its_number(raw: Raw) -> None:
     model = raw.model()
     unknown = raw.post("save_weights_elsewhere", {"model_id": model, "seq_id": 1, "name": "x", "ttl_seconds": 7200})
     assert unknown.status_code == 404

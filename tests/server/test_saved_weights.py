@@ -37,7 +37,7 @@ def scored(sampler: Any) -> list[float]:
     return sampler.compute_logprobs(types.ModelInput.from_ints(PROMPT)).result(60)[1:]
 
 
-def test_a_state_with_its_optimizer_goes_on_as_if_nothing_had_happened(service: Any) -> None:
+def test_a_state_with_its_optimizer_continues_as_if_nothing_had_happened(service: Any) -> None:
     client = service.create_lora_training_client("tiny", rank=8, seed=3)
     train(client)
     path = client.save_state("middle").result(60).path
@@ -61,7 +61,7 @@ def test_a_state_can_be_loaded_in_the_middle_of_a_run(service: Any) -> None:
     assert train(client) == straight
 
 
-def test_samplers_keep_their_weights_while_training_goes_on(service: Any) -> None:
+def test_samplers_keep_their_weights_while_training_continues(service: Any) -> None:
     client = service.create_lora_training_client("tiny", rank=8, seed=4)
     train(client)
     live, named = client.save_weights_and_get_sampling_client(), client.save_weights_for_sampler("one").result(60).path
@@ -127,7 +127,7 @@ def test_a_name_is_used_once_unless_it_is_overwritten(service: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "", ".hidden", "x" * 200, "tinker://x"])
-def test_a_name_that_is_no_file_name_is_refused_and_training_goes_on(service: Any, name: str) -> None:
+def test_a_name_that_is_no_file_name_is_refused_and_training_continues(service: Any, name: str) -> None:
     import tinker
 
     client = service.create_lora_training_client("tiny", rank=8, seed=3)
@@ -189,7 +189,7 @@ def test_what_the_package_asks_about_a_server_is_answered(service: Any) -> None:
     assert sampler.get_base_model() == "tiny"
 
 
-def test_a_model_without_a_seed_starts_from_one_of_its_own(service: Any) -> None:
+def test_a_model_without_a_seed_draws_one(service: Any) -> None:
     losses = {loss(service.create_lora_training_client("tiny", rank=8)) for _ in range(2)}
     assert len(losses) == 2
     assert np.isfinite(list(losses)).all()

@@ -37,7 +37,7 @@ def test_the_samplers_used_last_are_kept(sessions: Sessions, session: ClientSess
     assert refused.value.status == 404
 
 
-def test_an_ended_session_is_told_apart_from_one_that_never_was(sessions: Sessions, session: ClientSession) -> None:
+def test_an_ended_session_is_distinguished_from_one_that_never_was(sessions: Sessions, session: ClientSession) -> None:
     assert sessions.end(session.session_id) is session
     for session_id, status in ((session.session_id, 410), ("never", 404)):
         with pytest.raises(Refusal) as refused:

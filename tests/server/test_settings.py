@@ -44,7 +44,7 @@ def test_mistakes_on_the_command_line_are_named(
     assert said in capsys.readouterr().err
 
 
-def test_the_mock_backend_has_a_model_of_its_own() -> None:
+def test_the_mock_backend_has_its_own_model() -> None:
     assert ServeSettings(Path()).models == ("tiny",)
     assert ServeSettings(Path(), ("a", "b")).models == ("a", "b")
 

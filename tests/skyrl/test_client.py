@@ -40,7 +40,7 @@ def scores(client: TrainingClient) -> list[list[float]]:
     return [lp.tolist() for lp in client.forward(data(client)).result().logprobs]
 
 
-def test_a_state_goes_on_bit_by_bit_with_its_optimizer_and_only_then(connect: Connect) -> None:
+def test_a_state_continues_bit_by_bit_with_its_optimizer_and_only_then(connect: Connect) -> None:
     client = connect()
     learn(client, 3)
     ref = client.save_state("third").result()

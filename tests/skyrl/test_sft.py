@@ -62,7 +62,7 @@ def test_the_loss_falls_by_more_than_half(undisturbed: dict[int, float]) -> None
     assert last < first / 2
 
 
-def test_a_run_that_was_killed_goes_on_exactly(
+def test_a_run_that_was_killed_continues_exactly(
     undisturbed: dict[int, float], server: SkyRLServer, tmp_path: Path
 ) -> None:
     config = written(tmp_path, server)

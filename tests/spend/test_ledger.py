@@ -39,7 +39,7 @@ def test_what_is_added_is_found_in_total_and_by_arm(tmp_path: Path) -> None:
     assert read_tally(tmp_path).arms() == ["a", "b"]
 
 
-def test_an_experiment_that_goes_on_starts_with_what_it_has_spent(tmp_path: Path) -> None:
+def test_an_experiment_that_continues_starts_with_what_it_has_spent(tmp_path: Path) -> None:
     fresh(tmp_path).add("a", Spend(tokens_trained=100))
     assert fresh(tmp_path).total().tokens == 100
 
@@ -84,7 +84,7 @@ def test_damaged_lines_are_passed_over(tmp_path: Path) -> None:
     "amounts",
     ['"usd": NaN', '"usd": Infinity', '"usd": -1', '"tokens_trained": -5', '"tokens_sampled": 1e999', '"wall_s": -3'],
 )
-def test_what_nobody_can_have_spent_is_passed_over(tmp_path: Path, amounts: str) -> None:
+def test_what_no_one_can_have_spent_is_passed_over(tmp_path: Path, amounts: str) -> None:
     (tmp_path / "spend.jsonl").write_text(f'{{"arm": "a", "at": 1.0, {amounts}}}\n', "utf-8")
     assert fresh(tmp_path).total() == read_tally(tmp_path).total() == Spend()
 

@@ -194,7 +194,7 @@ def test_a_failure_is_named_with_its_place_and_expression(start: Callable[..., S
     check("failure", sort_arms(lines))
 
 
-def test_ctrl_c_is_answered_and_the_run_can_go_on(start: Callable[..., Session], tmp_path: Path) -> None:
+def test_ctrl_c_is_answered_and_the_run_can_continue(start: Callable[..., Session], tmp_path: Path) -> None:
     session = start(HELD, "--import", "extension.py")
     session.read_until(has("30/60", "loss"))
     os.write(session.terminal, b"\x03")

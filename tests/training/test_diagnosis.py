@@ -50,7 +50,7 @@ def test_equal_rewards_of_equal_answers_are_called_that() -> None:
     assert "All rollouts of a task have the same text" in text
 
 
-def test_a_task_that_was_solved_from_the_start_is_told_from_one_that_is_too_hard() -> None:
+def test_a_task_that_was_solved_from_the_start_is_distinguished_from_one_that_is_too_hard() -> None:
     [text] = diagnose([step_of([1.0] * 8)] * 3)
     assert "harder tasks" in text
 
@@ -135,7 +135,7 @@ def test_a_finding_goes_into_the_log_and_once_into_the_journal(
     assert (found.text("arm"), found.text("finding"), found.get("step")) == ("arm", "equal", 3)
 
 
-def test_a_resumed_run_goes_on_watching_where_it_was() -> None:
+def test_a_resumed_run_continues_watching_where_it_was() -> None:
     good = [step_of(coins(0.8, 64, step)) for step in range(10)]
     bad = [step_of(coins(0.1, 64, step)) for step in range(10)]
     whole, resumed = Diagnosis(), Diagnosis()

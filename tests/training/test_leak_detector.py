@@ -113,7 +113,7 @@ def test_sequences_of_any_length_are_looked_at() -> None:
     assert detector.summarise() == {"test/trains": {"n": 1, "first": ["t-2"]}}
 
 
-def test_a_task_is_told_once_before_anything_is_learned_from_it_and_not_again_after_a_resume() -> None:
+def test_a_task_is_reported_once_before_anything_is_learned_from_it_and_not_again_after_a_resume() -> None:
     tokenizer, reports = Words(), list[dict[str, list[str]]]()
     rows = [datum(tokenizer.encode(f"<user> {text} <assistant> seven")) for text in TASKS.values()]
     detector = LeakDetector({"test/trains": TASKS}, tokenizer, report=reports.append)

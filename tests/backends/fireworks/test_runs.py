@@ -80,7 +80,7 @@ def test_losses_are_right_with_and_without_log_probabilities_of_backward_passes(
         assert service.names().count("forward_backward") == 4
 
 
-def test_a_state_goes_on_in_another_session_as_if_nothing_had_happened(
+def test_a_state_continues_in_another_session_as_if_nothing_had_happened(
     connect: Connect, service: StandIn, tmp_path: Path
 ) -> None:
     client = connect(service)

@@ -88,7 +88,7 @@ def test_a_key_is_written_nowhere(connect: Connect, service: StandIn, tmp_path: 
     assert not any(KEY in text for text in written)
 
 
-def test_each_sample_has_a_seed_of_its_own_and_the_log_probabilities_of_the_model(
+def test_each_sample_has_its_own_seed_and_the_log_probabilities_of_the_model(
     connect: Connect, service: StandIn
 ) -> None:
     client = connect(service)
@@ -162,14 +162,14 @@ def test_a_lost_pass_ends_at_the_deadline_and_nothing_is_sent_after_it(connect: 
         client.close()
 
 
-def test_a_checkpoint_that_is_not_there_is_refused_and_training_goes_on(connect: Connect, service: StandIn) -> None:
+def test_a_checkpoint_that_is_not_there_is_refused_and_training_continues(connect: Connect, service: StandIn) -> None:
     client = connect(service)
     with pytest.raises(BackendError, match="there is no checkpoint"):
         client.load_state(f"fireworks://team/run-{'0' * 32}/gone").result()
     assert client.forward(batch()).result().loss > 0
 
 
-def test_a_service_that_is_not_there_is_said_at_once(connect: Connect, service: StandIn) -> None:
+def test_a_service_that_is_not_there_is_reported_at_once(connect: Connect, service: StandIn) -> None:
     with pytest.raises(BackendError, match="nothing answers at"):
         connect(service, base_url="http://127.0.0.1:9")
 

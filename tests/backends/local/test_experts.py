@@ -69,7 +69,7 @@ def test_peft_loads_adapted_experts_and_we_load_what_peft_has_saved(
             np.testing.assert_allclose(one.forward([datum]).result().logprobs[0], expected.numpy(), atol=1e-4)
 
 
-def test_a_state_with_experts_goes_on_as_without_the_break(tmp_path: Path, make_client: MakeClient) -> None:
+def test_a_state_with_experts_continues_as_without_the_break(tmp_path: Path, make_client: MakeClient) -> None:
     folder = build_family("Qwen3-MoE", tmp_path)
     losses: list[list[float]] = []
     for broken in (False, True):

@@ -34,7 +34,7 @@ def free(count: int, **params: Any) -> SamplingParams:
 
 
 @pytest.mark.parametrize("wrong", [{"seed": 1.5}, {"top_k": 5.0}, {"max_tokens": 2.5}])
-def test_a_number_that_is_not_whole_is_refused_and_hurts_nobody_else(wrong: dict[str, Any], client: Any) -> None:
+def test_a_number_that_is_not_whole_is_refused_and_hurts_no_one_else(wrong: dict[str, Any], client: Any) -> None:
     sampler = client.sampler().result()
     other = sampler.sample([1, 2], 1, free(20))
     [name] = wrong
@@ -90,7 +90,7 @@ def test_a_sample_is_tried_again_when_memory_was_given_back_elsewhere(
     assert len(sampler.sample([1, 2, 3], 1, free(4)).result(PATIENCE_S)[0].tokens) == 4
 
 
-def test_a_row_that_does_not_fit_is_split_although_others_go_on_remembering(
+def test_a_row_that_does_not_fit_is_split_although_others_continue_remembering(
     make_client: MakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = make_client()

@@ -144,7 +144,7 @@ def test_a_sampler_keeps_its_weights_while_others_come_and_go(make_client: Calla
     assert first.sample([1, 2, 3], 1, greedy).result() == before
 
 
-def test_a_seed_repeats_its_samples_and_truncation_works_beside_it(make_client: Callable[..., Any]) -> None:
+def test_a_seed_repeats_its_samples_and_truncation_works_next_to_it(make_client: Callable[..., Any]) -> None:
     client = make_client(params=GPU)
     randomise(client)
     sampler = client.sampler().result()
@@ -177,7 +177,7 @@ def test_training_and_sampling_at_the_same_time(make_client: Callable[..., Any])
     assert losses[-1] < losses[0] * 0.8
 
 
-def test_running_out_of_memory_while_sampling_goes_on_with_fewer(
+def test_running_out_of_memory_while_sampling_continues_with_fewer(
     make_client: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from evsys_sdk.backends.local.gpu import graph_decoding
@@ -298,7 +298,7 @@ def test_the_gpu_chooses_the_token_that_the_cpu_chooses(vocabulary: int) -> None
     assert torch.allclose(logprobs.float(), expected.gather(1, tokens.long()[:, None])[:, 0], atol=1e-4)
 
 
-def test_kernels_beside_the_model_equal_plain_torch() -> None:
+def test_kernels_next_to_the_model_equal_plain_torch() -> None:
     from evsys_sdk.backends.local.gpu.row_kernels import Gather, merge, softmax_, store_rows
 
     generator = torch.Generator().manual_seed(0)

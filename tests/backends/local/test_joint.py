@@ -86,7 +86,7 @@ def test_arms_trained_together_have_the_numbers_they_have_alone(
     assert joint_rows(together) >= ARMS * (STEPS - 1)
 
 
-def test_adapters_of_another_rank_are_in_passes_of_their_own(make_client: MakeClient, tmp_path: Path) -> None:
+def test_adapters_of_another_rank_are_in_their_own_passes(make_client: MakeClient, tmp_path: Path) -> None:
     params = {"join_passes": "always"}
     ranks = [4, 8, 4, 8]
     mixed = [
@@ -118,7 +118,7 @@ def test_a_loss_that_fails_reaches_only_its_own_run(make_client: MakeClient, tmp
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RuntimeError("a kernel is broken")])
-def test_when_a_joint_pass_fails_each_run_goes_on_alone(
+def test_when_a_joint_pass_fails_each_run_continues_alone(
     error: Exception, make_client: MakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:

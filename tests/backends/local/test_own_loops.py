@@ -24,7 +24,7 @@ BENCHMARKS = {"expert_iteration": "test", "distil_bias": "form", "grpo": "test"}
 
 
 @pytest.mark.parametrize("loop", list(BENCHMARKS))
-def test_a_loop_on_smollm2_goes_on_behind_its_last_checkpoint(
+def test_a_loop_on_smollm2_continues_behind_its_last_checkpoint(
     loop: str, tmp_path: Path, examples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = locate_model(MODEL)

@@ -93,7 +93,7 @@ def test_rl_raises_the_reward(tmp_path: Path, tiny: Callable[[str], str]) -> Non
     assert sum(rewards[-3:]) / 3 > rewards[0] + 0.3
 
 
-def test_a_run_that_broke_off_resumes_on_the_same_losses(
+def test_a_run_that_was_interrupted_resumes_on_the_same_losses(
     tmp_path: Path, llama: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(folder: Path, *, resume: bool = False) -> Any:

@@ -37,7 +37,7 @@ def read(path: Path) -> Any:
 
 
 @pytest.mark.usefixtures("examples")
-def test_the_record_is_of_the_config_beside_it(example: str) -> None:
+def test_the_record_is_of_the_config_next_to_it(example: str) -> None:
     config = load_yaml(f"examples/{example}/config.yaml")
     text = (EXAMPLES / example / "record" / "config.json").read_text("utf-8")
     recorded = ExperimentConfig.model_validate_json(text.replace(*FOLDER_THEN.get(example, ("", ""))))

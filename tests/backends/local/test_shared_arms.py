@@ -82,7 +82,7 @@ def test_arms_in_one_process_have_the_losses_they_have_alone(llama: str, tmp_pat
         assert arm_losses == pytest.approx(theirs[arm], rel=1e-3)
 
 
-def test_arms_whose_shared_process_is_lost_go_on_one_by_one(llama: str, tmp_path: Path) -> None:
+def test_arms_whose_shared_process_is_lost_continue_one_by_one(llama: str, tmp_path: Path) -> None:
     killed: list[int] = []
 
     def kill_after_a_checkpoint() -> None:

@@ -39,7 +39,7 @@ def learn(client: Any, steps: int = 3, rate: float = 1e-3) -> list[float]:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_a_restored_run_goes_on_bit_by_bit(dropout: float, make_client: MakeClient) -> None:
+def test_a_restored_run_continues_bit_by_bit(dropout: float, make_client: MakeClient) -> None:
     params = {"lora_dropout": dropout}
     client = make_client(params=params)
     learn(client)

@@ -294,7 +294,7 @@ def test_doctor_asks_over_the_wire(
     assert connect(server.url).capabilities.top_k_logprobs == 50
 
 
-def test_a_process_that_was_forked_is_told_so(connect: Connect, server: ServerProcess, tmp_path: Path) -> None:
+def test_a_process_that_was_forked_is_reported(connect: Connect, server: ServerProcess, tmp_path: Path) -> None:
     from evsys_sdk.backends.tinker.backend import TinkerBackend
 
     connect(server.url).forward(data(connect(server.url))).result()

@@ -167,6 +167,6 @@ def test_a_server_that_was_killed_and_started_again_loses_nothing_that_was_saved
     assert final_loss_and_steps(tmp_path / "out") == expected
 
 
-def test_a_server_that_is_not_there_is_said_at_once(connect: Connect) -> None:
+def test_a_server_that_is_not_there_is_reported_at_once(connect: Connect) -> None:
     with pytest.raises(BackendError, match=r"nothing answers at http://127.0.0.1:9 .*base_url"):
         connect("http://127.0.0.1:9")

@@ -53,7 +53,7 @@ def failing(error: Exception) -> Callable[[], Any]:
     return fail
 
 
-def test_operations_start_in_the_order_they_were_asked_for(make: Callable[..., Pipeline]) -> None:
+def test_operations_start_in_the_order_they_were_requested(make: Callable[..., Pipeline]) -> None:
     pipeline, started = make(), list[int]()
     gate = threading.Event()
 
@@ -172,7 +172,7 @@ def test_a_closed_pipeline_refuses(make: Callable[..., Pipeline]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # about forking with threads, which is the point
-def test_a_forked_process_is_told_so(make: Callable[..., Pipeline]) -> None:
+def test_a_forked_process_is_reported(make: Callable[..., Pipeline]) -> None:
     pipeline = make()
     assert pipeline.submit("step", lambda: 1, same).result(60) == 1
     read, write = os.pipe()

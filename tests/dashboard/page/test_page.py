@@ -94,7 +94,7 @@ def test_every_section_of_every_experiment_opens(tab: Tab, ids: dict[str, str], 
         expect(page.locator(".problem")).to_have_count(0)
 
 
-def test_the_claim_stands_beside_its_interval(tab: Tab, ids: dict[str, str]) -> None:
+def test_the_claim_stands_next_to_its_interval(tab: Tab, ids: dict[str, str]) -> None:
     page = tab.open(f"/e/{ids['sweep']}")
     expect(page.get_by_role("heading", level=1)).to_have_text("Longer training routes better.")
     expect(page.locator(".forest svg")).to_have_attribute(
@@ -281,19 +281,19 @@ def test_light_and_dark_can_be_chosen_and_are_remembered(tab: Tab) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_an_address_that_names_nothing_says_so(tab: Tab) -> None:
+def test_an_address_that_names_nothing_reports_it(tab: Tab) -> None:
     page = tab.open("/nowhere")
     expect(page.get_by_text("There is no such page")).to_be_visible()
 
 
-def test_an_experiment_that_is_not_there_says_so(tab: Tab) -> None:
+def test_an_experiment_that_is_not_there_reports_it(tab: Tab) -> None:
     page = tab.open("/e/unknown-1234")
     expect(page.get_by_role("alert")).to_contain_text("there is no experiment 'unknown-1234' here")
     assert len(tab.complaints) == 1  # the browser itself reports every 404
     tab.complaints.clear()
 
 
-def test_what_each_look_at_a_claim_found_stands_beside_the_conclusion(
+def test_what_each_look_at_a_claim_found_stands_next_to_the_conclusion(
     tmp_path: Path, open_tab: Callable[..., Tab]
 ) -> None:
     look = {"time": 1.0, "kind": "looked", "of": 3, "error": 0.0047, "chance": 0.972}

@@ -162,7 +162,7 @@ def source_tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_node_is_asked_for_only_when_there_is_a_page_to_build(
+def test_node_is_requested_only_when_there_is_a_page_to_build(
     hook: ModuleType, source_tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_hook, _ = make_hook(hook, source_tree, monkeypatch)
@@ -184,7 +184,7 @@ def test_an_editable_install_builds_nothing(
     assert warned == []
 
 
-def test_a_wheel_without_the_registry_is_built_without_the_page_and_says_so(
+def test_a_wheel_without_the_registry_is_built_without_the_page_and_reports_it(
     hook: ModuleType, source_tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_hook, warned = make_hook(hook, source_tree, monkeypatch)

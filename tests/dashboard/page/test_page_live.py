@@ -20,7 +20,7 @@ from .conftest import Site, Tab  # noqa: E402
 from .project import experiment_id, write_live_config  # noqa: E402
 
 
-def test_without_the_token_one_is_told_how_to_get_it(
+def test_without_the_token_the_error_names_how_to_get_it(
     browser: Any, serve: Callable[[Path], Site], project: tuple[Path, Any]
 ) -> None:
     site = serve(project[0])

@@ -142,7 +142,7 @@ async def test_a_terminal_session_survives_between_commands(sandbox: BwrapEnviro
     assert (await sandbox.read_file("terminal")).startswith(b"/dev/pts/")
 
 
-async def test_a_command_that_is_too_long_says_so(sandbox: BwrapEnvironment) -> None:
+async def test_a_command_that_is_too_long_reports_it(sandbox: BwrapEnvironment) -> None:
     result = await sandbox.exec(f"printf %s {'x' * 300_000} | wc -c")
     assert (result.exit_code, "Write it to a file" in result.stderr) == (126, True)
     assert (await sandbox.exec(f"printf %s {'x' * 120_000} | wc -c")).stdout == "120000\n"

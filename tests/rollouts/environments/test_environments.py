@@ -120,7 +120,7 @@ async def test_a_process_in_the_background_lives_on_and_does_not_hold_up_its_com
     assert (await environment.exec(f"kill -0 {started.stdout}")).exit_code == 0
 
 
-async def test_a_process_in_the_background_may_go_on_printing(environment: Environment) -> None:
+async def test_a_process_in_the_background_may_continue_printing(environment: Environment) -> None:
     await environment.exec("(while [ ! -e go ]; do sleep 0.01; done; echo late; echo later >&2; touch survived) &")
     await environment.exec("touch go")
     await until(lambda: _exists(environment, "survived"))
@@ -153,7 +153,7 @@ async def test_a_command_that_no_shell_can_run_is_a_result_and_not_an_error(envi
     assert (await environment.exec("echo '\ud800'")).exit_code == 0
 
 
-async def test_programs_end_silently_when_nobody_reads_them(environment: Environment) -> None:
+async def test_programs_end_silently_when_no_one_reads_them(environment: Environment) -> None:
     result = await environment.exec("yes | head -n 1")
     assert result == ExecResult("y\n", "", 0)
 

@@ -239,7 +239,7 @@ async def test_sandboxes_at_once_under_attack_leave_nothing() -> None:
     assert not [text for text in await asyncio.gather(*map(one, names)) if "SUCCESS" in text]
 
 
-async def test_a_long_command_brings_no_memory_that_nobody_counts() -> None:
+async def test_a_long_command_brings_no_memory_that_no_one_counts() -> None:
     sandbox = BwrapEnvironment(**SMALL)
     try:
         await sandbox.start()
