@@ -127,5 +127,5 @@ def run_evsys(root: str, *arguments: str) -> Any:
 if __name__ == "__main__":
     try:
         {"context": context, "guard": guard, "check": check}[sys.argv[1]](json.load(sys.stdin))
-    except Exception as error:  # fail open, and leave a word for whoever looks
+    except Exception as error:  # fail open, with the reason on stderr
         print(f"evsys hook: {error}", file=sys.stderr)

@@ -39,7 +39,7 @@ matrix:
 
 
 def expand(axes: dict[str, list[Any]], base: dict[str, Any] = BASE, **spec: Any) -> list[dict[str, Any]]:
-    return expand_matrix(MatrixSpec(base_run=base, axes=axes, **spec), beside=None, experiment="experiment")
+    return expand_matrix(MatrixSpec(base_run=base, axes=axes, **spec), shared_base=None, experiment="experiment")
 
 
 def names(axes: dict[str, list[Any]], base: dict[str, Any] = BASE, **spec: Any) -> list[str]:

@@ -36,7 +36,7 @@ class Anything(BaseModel):
 
 
 def look_up(params):
-    """What a config only names, since credentials must not stand in it."""
+    """Values that a config refers to by name, because it must not contain credentials."""
     return QUOTED["accounts"][params["account"]] if "account" in params else params
 
 
@@ -255,7 +255,7 @@ def test_none_of_three_hundred_secrets_leaves(tmp_path: Path, server: stand_in.S
     for done in literal.values():
         assert done.returncode == 1, done.stderr.decode()
         assert b"callbacks[1].params.api_key" in done.stdout + done.stderr
-        assert b"a credential must not stand in a config" in done.stdout + done.stderr
+        assert b"a config must not contain credentials" in done.stdout + done.stderr
     assert not (tmp_path / "outputs").exists()
     outputs = {f"{number} {command[0]}": evsys(*command) for number, command in enumerate(commands)}
     environment["SAYS_NOTHING"] = "yes"  # what a program prints to its own terminal is its own

@@ -139,7 +139,7 @@ class KindSpec(Strict):
         return self
 
 
-NO_CREDENTIALS = "a credential must not stand in a config"
+NO_CREDENTIALS = "a config must not contain credentials"
 USE_A_VARIABLE = "Put it into an environment variable, and write ${NAME} here."
 TAKES_VARIABLES = (
     *("backend", "inference_client", "data_store", "log_store", "callback", "launcher", "environment", "deployer"),

@@ -171,7 +171,7 @@ class ExperimentConfig(Strict):
 
             cells = sample_space(self.search, self.base_run or {}, experiment=self.name).cells
         elif self.matrix is not None:
-            cells = expand_matrix(self.matrix, beside=self.base_run, experiment=self.name)
+            cells = expand_matrix(self.matrix, shared_base=self.base_run, experiment=self.name)
         else:
             return self._only_drawn()
         return self.with_runs([RunConfig.model_validate(cell) for cell in cells])

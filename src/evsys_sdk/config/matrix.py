@@ -40,9 +40,9 @@ class MatrixSpec(Strict):
     """Limit of the number of runs."""
 
 
-def expand_matrix(matrix: MatrixSpec, *, beside: dict[str, Any] | None, experiment: str) -> list[dict[str, Any]]:
+def expand_matrix(matrix: MatrixSpec, *, shared_base: dict[str, Any] | None, experiment: str) -> list[dict[str, Any]]:
     """The cells of a matrix as raw runs; ConfigError with all problems if it cannot be expanded."""
-    base, problems = _template(matrix, beside)
+    base, problems = _template(matrix, shared_base)
     problems += _axis_problems(matrix)
     if problems:
         raise ConfigError(problems)
@@ -63,14 +63,14 @@ def expand_matrix(matrix: MatrixSpec, *, beside: dict[str, Any] | None, experime
     return list(cells.values())
 
 
-def _template(matrix: MatrixSpec, beside: dict[str, Any] | None) -> tuple[dict[str, Any], list[Problem]]:
-    if matrix.base_run is None and beside is None:
+def _template(matrix: MatrixSpec, shared_base: dict[str, Any] | None) -> tuple[dict[str, Any], list[Problem]]:
+    if matrix.base_run is None and shared_base is None:
         hint = "Add base_run with what all runs share (data, model, algorithm)."
         return {}, [Problem("the matrix has no base_run", path="matrix", hint=hint)]
-    if matrix.base_run is not None and beside is not None:
+    if matrix.base_run is not None and shared_base is not None:
         message = "base_run is given both inside and next to the matrix"
         return {}, [Problem(message, path="matrix.base_run", hint="Keep one of them.")]
-    where, base = ("matrix.base_run", matrix.base_run) if beside is None else ("base_run", beside)
+    where, base = ("matrix.base_run", matrix.base_run) if shared_base is None else ("base_run", shared_base)
     name = (base or {}).get("name", "")
     if not isinstance(name, str):
         hint = how_to_write("text", name, [])
@@ -244,20 +244,20 @@ def expand_file(data: dict[str, Any], problems: list[Problem]) -> Expansion | No
     """The matrix of a file's data; None without one, or if it cannot be expanded, with `problems` extended."""
     if not isinstance(data.get("matrix"), dict):
         return None
-    beside = data.get("base_run")
-    if not isinstance(beside, dict | None):
+    shared_base = data.get("base_run")
+    if not isinstance(shared_base, dict | None):
         return None  # reported with the rest of the file
-    beside = cast("dict[str, Any] | None", beside)
+    shared_base = cast("dict[str, Any] | None", shared_base)
     # An invalid name was reported; as part of every run's name it would be reported again for each.
     has_name = "name" in data and all(problem.path != "name" for problem in problems)
     try:
         spec = MatrixSpec.model_validate(data["matrix"])
-        cells = expand_matrix(spec, beside=beside, experiment=data["name"] if has_name else "run")
+        cells = expand_matrix(spec, shared_base=shared_base, experiment=data["name"] if has_name else "run")
     except ValidationError:
         return None  # reported with the rest of the file
     except ConfigError as error:
         problems += error.problems
         return None
-    base = beside if beside is not None else spec.base_run or {}
-    template = "base_run" if beside is not None else "matrix.base_run"
+    base = shared_base if shared_base is not None else spec.base_run or {}
+    template = "base_run" if shared_base is not None else "matrix.base_run"
     return Expansion(spec, template, "name" in base, cells)

@@ -122,7 +122,7 @@ def _cell(point: Mapping[str, Any], base_run: dict[str, Any], experiment: str) -
     # A point is a matrix with one value per axis, so that names and errors are the same.
     matrix = MatrixSpec(base_run=base_run, axes={path: [value] for path, value in point.items()})
     try:
-        [cell] = expand_matrix(matrix, beside=None, experiment=experiment)
+        [cell] = expand_matrix(matrix, shared_base=None, experiment=experiment)
     except ConfigError as error:
         raise ConfigError([_of_space(problem) for problem in error.problems]) from None
     return cell

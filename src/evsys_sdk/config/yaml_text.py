@@ -154,7 +154,7 @@ class _Reader:
         """Number of values and levels in a node with aliases expanded; refuses alias bombs."""
         if (known_size := self._sizes.get(id(node))) is not None:
             if known_size == (0, 0):
-                self._fail("this alias stands inside what it refers to", node.start_mark, "Write the value itself.")
+                self._fail("this alias is inside the value it refers to", node.start_mark, "Write the value itself.")
             return known_size
         if isinstance(node, yaml.ScalarNode):
             return 1, 0
@@ -301,9 +301,9 @@ _SYNTAX: Final = (
      "Add the missing bracket or ','; put text that contains any of [ ] { } , : # in quotes."),
     ("parsing a block mapping", "this does not belong to the mapping above it",
      "Give all keys of a mapping the same indentation, and put text with special characters in quotes."),
-    ("parsing a block collection", "this line stands among the items of a list and is not one",
+    ("parsing a block collection", "this line is between the items of a list and is not an item",
      "Begin the line with '- ', or change its indentation to match what it belongs to."),
-    ("<document start>", "this line does not belong to what stands above it",
+    ("<document start>", "this line does not belong to the lines above it",
      "Give all top-level keys the same indentation, and put text with special characters in quotes."),
     ("undefined alias", "this alias has no anchor above it", "Define it above with '&name', or quote the text."),
     ("duplicate anchor", "this anchor is defined twice", "Rename one of them."),
@@ -386,7 +386,7 @@ def _decode(source: str | bytes, file: str | None) -> str:
         raise ConfigError(_at(before, len(before), message, "Save the file as UTF-8.", file)) from None
     text = text.removeprefix("\ufeff")
     if bad := _FORBIDDEN.search(text):
-        message = f"character U+{ord(bad.group()):04X} cannot stand in YAML text"
+        message = f"character U+{ord(bad.group()):04X} is not allowed in YAML text"
         raise ConfigError(_at(text, bad.start(), message, hint, file))
     return text
 

@@ -220,7 +220,7 @@ def _derive_config(detail: Detail, changes: Mapping[str, Any], claim: str) -> di
         )
     changed = expand_matrix(
         MatrixSpec(base_run={**best, "name": "candidate"}, axes={path: [value] for path, value in changes.items()}),
-        beside=None,
+        shared_base=None,
         experiment="candidate",
     )
     shown = ", ".join(f"{path}={show(value)}" for path, value in changes.items())

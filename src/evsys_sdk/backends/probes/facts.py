@@ -147,7 +147,7 @@ def consequences(facts: Facts) -> list[str]:
     if facts.clips_gradients is False:
         lines.append("Beware: grad_clip_norm is ignored; lower the learning rate where gradients are large.")
     if facts.exact_resume is False:
-        lines.append("Beware: a resumed run is not exactly the run it would have been.")
+        lines.append("Beware: a resumed run differs from an uninterrupted one.")
     if facts.seeds is False:
         lines.append("Beware: a run cannot be repeated sample by sample.")
     if facts.rejects_unknown_model is False:

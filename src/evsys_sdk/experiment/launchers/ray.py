@@ -61,7 +61,7 @@ class RayLauncher:
     def open(self, launch: Launch, n_arms: int) -> int:
         code = ProjectCode.for_workers(launch.config)
         if code.unreachable:
-            hint = "Move them to a module of their own."
+            hint = "Move them to a separate module."
             message = f"Ray's workers cannot import extensions registered in {', '.join(code.unreachable)}"
             raise ConfigError(Problem(message, path="launcher", hint=hint))
         self._connect()

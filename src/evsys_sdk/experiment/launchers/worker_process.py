@@ -246,7 +246,7 @@ def write_briefing(launch: Launch, mode: Mode) -> bytes:
     """The pickled settings of a worker; an error names what cannot be pickled."""
     code = ProjectCode.for_workers(launch.config)
     if code.unreachable:
-        hint = "Move them to a module of their own, or set launcher.params.arms_in to 'threads'."
+        hint = "Move them to a separate module, or set launcher.params.arms_in to 'threads'."
         message = f"a process cannot import extensions registered in {', '.join(code.unreachable)}"
         raise ConfigError(Problem(message, path="launcher.params.arms_in", hint=hint))
     try:
