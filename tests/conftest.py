@@ -5,6 +5,7 @@ Tests run in any order: `--random-order SEED` shuffles the test files and the te
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         files = {item.path: draw.random() for item in items}
         items.sort(key=lambda item: (files[item.path], draw.random()))
     _prepare_tinker_tests(items)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests, which live to the end, out of the garbage collections of a run: each took 0.2 s."""
+    gc.collect()
+    gc.freeze()
 
 
 def _prepare_tinker_tests(items: list[pytest.Item]) -> None:

@@ -7,8 +7,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +26,7 @@ from evsys_sdk.rollouts.harness import build_harness
 from evsys_sdk.rollouts.rollout import Turn
 
 from .secrets.planted import ORDINARY
+from .warm import run_evsys
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(path.relative_to(ROOT) for path in (ROOT / "examples").glob("*/config.yaml"))
@@ -78,11 +77,9 @@ def test_every_example_can_be_rehearsed_from_the_command_line(config: Path, tmp_
     )
     code = CODE.get(config.parent.name)
     imports = ["--import", str(config.parent / code)] if code else []
-    command = [sys.executable, "-m", "evsys_sdk", "run", str(tmp_path / "config.yaml"), "--dry", "--json", *imports]
     # Redaction writes a mark and nothing else: without one, these variables have changed no byte of the record.
     ordinary = {f"ORDINARY_{number}": value for number, value in enumerate(ORDINARY)}
-    environment = {**os.environ, **ordinary}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = run_evsys(tmp_path, "run", "config.yaml", "--dry", "--json", *imports, environment=ordinary)
     assert done.returncode == 0, done.stderr
     assert not [one for one in (tmp_path / "out").rglob("*") if one.is_file() and b"[redacted]" in one.read_bytes()]
     answer = json.loads(done.stdout)
