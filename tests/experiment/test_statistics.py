@@ -213,14 +213,10 @@ class TestAttempts:
         assert attempt_error(1) == pytest.approx(0.015)
         assert attempt_error(2) == pytest.approx(0.005 * 6 / math.pi**2)
         assert sum(attempt_error(number) for number in range(1, 10_000)) == pytest.approx(0.02, rel=1e-3)
-        with pytest.raises(ValueError, match="counted from 1"):
-            attempt_error(0)
 
     def test_early_looks_spend_next_to_nothing(self) -> None:
         assert spent_error(1.0) == pytest.approx(0.02)
         assert spent_error(0.2) < 1e-5
-        with pytest.raises(ValueError, match="above 0"):
-            spent_error(0.0)
 
     def test_looks_together_err_as_often_as_they_may(self) -> None:
         fractions = tuple(count / 10 for count in range(2, 11))
@@ -231,8 +227,6 @@ class TestAttempts:
         bounds = np.array([t_quantile(1 - level, 1e6) if level > 1e-7 else 5.5 for level in levels])
         assert np.mean((z > bounds).any(axis=1)) == pytest.approx(0.02, abs=0.0012)
         assert levels[-1] > 0.012  # most is left for the end
-        with pytest.raises(ValueError, match="must grow"):
-            look_errors((0.5, 0.5))
 
     @pytest.mark.parametrize("looks", [(2, 25), (2, 10, 20), (2, 12), (2, 100)])
     @pytest.mark.parametrize("attempt", [1, 2, 20])

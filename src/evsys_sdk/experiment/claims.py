@@ -25,7 +25,7 @@ from ..data.task_identity import task_key
 from ..data.task_source import locate_rows
 from ..errors import EvsysError
 from ..eval.benchmark import Benchmark
-from ..record.evidence import hash_value
+from ..record.evidence import hash_file, hash_value
 from ..record.flat_config import flatten_config
 from ..record.layout import DRY_RUNS
 from ..record.project_files.claims import Claimed, find_same_evidence, note_claim
@@ -51,14 +51,12 @@ def register_claim(config: ExperimentConfig, folder: Path, experiment: str) -> d
     evidence = _identify_evidence(config, benchmarks)
     claim = identify_claim(config, benchmarks, evidence)
     same = find_same_evidence(evidence, folder)
-    found: dict[str, Any] = {"evidence": evidence} if claim is None else asdict(claim)
-    if same:
-        found["same_evidence"] = text(same.get("experiment"))
-        if claim is not None and claim.is_family_of(same):  # for another claim, the same evidence is a new trial
-            return {**found, "attempt": same.get("attempt")}
+    found: dict[str, Any] = {"same_evidence": text(same.get("experiment"))} if same else {}
     if claim is None:
-        return found
-    return {**found, "attempt": note_claim(experiment, claim, folder)}
+        return {"evidence": evidence, **found}
+    # For another claim, the same evidence is a new trial.
+    attempt = same.get("attempt") if claim.is_family_of(same) else note_claim(experiment, claim, folder)
+    return {**asdict(claim), **found, "attempt": attempt}
 
 
 def is_dry_run(config: ExperimentConfig, folder: Path) -> bool:
@@ -119,18 +117,11 @@ def _identify_evidence(config: ExperimentConfig, benchmarks: Sequence[Benchmark]
             config.search and config.search.model_dump(mode="json"),
             entries,
             [benchmark.sha256 for benchmark in benchmarks],
-            {path: _hash_source(locate_rows(path)) for path in sorted(sources)},
+            {path: hash_file(locate_rows(path)) for path in sorted(sources)},
             {name: code for run in runs for name, code in hash_own_code(run).items()}
             | hash_evaluating_code(benchmarks),
         ]
     )
-
-
-def _hash_source(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _load_all(entries: Sequence[BenchmarkEntry]) -> list[Benchmark]:

@@ -127,7 +127,7 @@ def analyse(evidence: Evidence, claim: Claim | None, question: Asked, baseline: 
 def find_level(evidence: Evidence, report: Measured) -> Level:
     """The error rates of this trial; between two interim analyses, those of the earlier one apply."""
     trial = ERROR if evidence.attempt is None else attempt_error(evidence.attempt)
-    looks = sorted(evidence.interim)
+    looks = evidence.interim
     if len(looks) < 2:
         return Level(trial, trial, trial)
     # Failed arms count: an interim analysis is reached when every run has that many ended arms.

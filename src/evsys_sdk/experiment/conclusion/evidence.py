@@ -133,7 +133,7 @@ class Evidence:
     attempt: int | None = None
     """Trial number of this claim, from 1; None if trials are not counted."""
     interim: Sequence[int] = ()
-    """Planned numbers of seeds per interim analysis, including the last one; empty if there is only one analysis."""
+    """Planned numbers of seeds per interim analysis, ascending, with the last one; empty for a single analysis."""
     identity: Mapping[str, str] = field(default_factory=dict[str, str])
     """Model, verifiers and packages, as names or hashes."""
     flags: Sequence[str] = ()

@@ -60,7 +60,7 @@ def tell_looks(analysis: Analysis, verdict: Verdict) -> Sequential | None:
     evidence, baseline = analysis.evidence, analysis.baseline
     if not evidence.interim or not analysis.report.runs:
         return None
-    looks, at = sorted(evidence.interim), analysis.level.look
+    looks, at = list(evidence.interim), analysis.level.look
     seeds = max(run.n_seeds for run in analysis.report.runs.values())
     chance = chance_of_support(analysis)
     # Without the baseline or any whole candidate, no further seed changes the verdict.

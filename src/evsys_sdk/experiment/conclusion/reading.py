@@ -55,7 +55,7 @@ def read_evidence(path: Path, audit: AuditReport | None = None, record: Experime
         backend=seen.backends[0] if len(seen.backends) == 1 else "",
         stopped=record.budget_stop or None,
         attempt=_attempt(record.events),
-        interim=sorted(int(one) for value in items(start.get("looks")) if (one := number(value)) is not None),
+        interim=sorted({int(one) for value in items(start.get("looks")) if (one := number(value) or 0) >= 1}),
         looks=_count_looks(path, tests, started=start.time),
         parent=_find_parent(record, {one.sha256 for one in scorings if one.sha256}),
         identity=_identity(record.runs_on_disk),
@@ -89,9 +89,6 @@ def _leave_out_late(arms: list[ArmEvidence]) -> list[ArmEvidence]:
 
 def _arm(run: RunRecord) -> ArmEvidence:
     result = run.result or load_result(run.folder)  # raises an error for a damaged file
-    scorings = _scorings(run)
-    if not result:
-        return ArmEvidence(run.name, run.run, run.seed or 0, scorings=scorings)
     extras = part(result, "extras")
     # Tokens of the result rather than the ledger, which also counts steps repeated after a kill.
     tokens = [count for count in part(extras, "tokens").values() if isinstance(count, int)]
@@ -99,12 +96,12 @@ def _arm(run: RunRecord) -> ArmEvidence:
         run.name,
         run.run,
         run.seed or 0,
-        status=run.status if run.status in _ENDED else None,
+        status=run.status if result and run.status in _ENDED else None,
         error=run.error or None,
         unscored=run.unscored or None,
         at_deadline=is_deadline_stop(text(extras.get("stop_reason"))),
         metrics=run.metrics,
-        scorings=scorings,
+        scorings=_scorings(run),
         tokens=sum(tokens) if tokens else None,
         usd=number(part(extras, "spend").get("usd")),
     )
@@ -172,24 +169,19 @@ def _metadata(path: Path, config: Mapping[str, Any]) -> Metadata:
 
 def _deviations(events: Sequence[Event]) -> list[str]:
     """List deviations from the plan: resumes and extensions that trained or scored something, and what they changed."""
-    said = {
-        f"Same arms, seeds, data and tasks as {one}: the same evidence, not a new trial.": None
-        for one in filter(None, (event.text("same_evidence") for event in events))
-    }
+    same = filter(None, (event.text("same_evidence") for event in events))
+    found = [f"Same arms, seeds, data and tasks as {one}: the same evidence, not a new trial." for one in same]
     turn: Event | None = None
     for event in events:
         if event.kind == Kind.RESUMED:
             turn = event
         elif turn is not None and event.kind in (Kind.ARM_STARTED, Kind.SCORED):
-            extended = turn.get("extended") is True
-            said[
-                "It was extended; each analysis counts as a trial of the claim." if extended else "It was resumed."
-            ] = None
-            for path, (old, new) in turn.part("changed").items():
-                if path != "description":
-                    said[f"`{path}` was {shorten(old)} and then {shorten(new)}."] = None
+            extended = "It was extended; each analysis counts as a trial of the claim."
+            changed = {path: values for path, values in turn.part("changed").items() if path != "description"}
+            found.append(extended if turn.get("extended") is True else "It was resumed.")
+            found += [f"`{path}` was {shorten(old)} and then {shorten(new)}." for path, (old, new) in changed.items()]
             turn = None
-    return list(said)
+    return list(dict.fromkeys(found))
 
 
 def _identity(runs: Sequence[RunRecord]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from .evidence import Evidence, Looks, RunEvidence, find_differing_settings
 from .interim import tell_looks
 from .measured import Measured
 from .model import Conclusion, NoiseFloor, Population, RunSummary
-from .question import claim_question, find_baseline, success_question
+from .question import Asked, claim_question, find_baseline, success_question
 from .rules import Ruling, rule
 from .summary import in_one_sentence
 from .trend import find_trend
@@ -33,10 +33,14 @@ def conclude_from(evidence: Evidence) -> Conclusion:
     analysis = analyse(evidence, claim, question, baseline)
     trend = find_trend(analysis)
     ruling = rule(analysis, trend)
+    comparable = ruling.comparable
+    success = success_question(evidence) or question
+    best, best_score = _find_best(analysis, success, ruling) if comparable else (None, None)
     sequential = tell_looks(analysis, ruling.verdict)
-    best, best_score = _find_best(analysis, ruling) if ruling.comparable else (None, None)
-    level, hashes = analysis.level.trial, analysis.report.hashes
-    found = Conclusion(
+    sign = success.sign if success.metric == question.metric else question.sign
+    level, hashes, validated = analysis.level.trial, analysis.report.hashes, analysis.preferred is not None
+    comparisons = sorted(analysis.comparisons, key=lambda one: (-question.sign * one.difference, one.run))
+    return Conclusion(
         experiment=evidence.experiment,
         verdict=ruling.verdict,
         summary=in_one_sentence(analysis, ruling, best, trend),
@@ -45,62 +49,46 @@ def conclude_from(evidence: Evidence) -> Conclusion:
         hypothesis_sha256=sha256,
         registered=evidence.registered and evidence.registered_sha256 == sha256,
         metric=question.title,
-        mode="max" if _better_sign(analysis) > 0 else "min",
+        mode="max" if sign > 0 else "min",
         selection=None if question.selection is None else "/".join(question.selection),
         report_sha256=next(iter(hashes)) if len(hashes) == 1 else None,
         baseline=None if baseline is None else baseline.name,
         baseline_is=None if baseline is None else baseline.how,
+        judged=ruling.judged if comparable and claim is not None else None,
         best_arm=best,
         best_score=best_score,
         runs=_summarise_runs(analysis),
+        comparisons=comparisons if comparable else [],
         noise_floor=_find_noise_floor(analysis.report),
+        smallest_detectable=analysis.detectable if comparable else None,
         looks=_find_looks(analysis),
         not_scored=dict(sorted(analysis.report.unusable.items())),
         threats=list_threats(analysis),
         next=next_steps(analysis, ruling, sequential),
-        sequential=sequential,
+        rule=claim and claim.rule(question.title, validated=validated, error=level, looks=evidence.interim),
+        error_rate=None if claim is None else level,
         attempt=evidence.attempt,
-        identity=dict(evidence.identity),
-        deviations=list(evidence.deviations),
+        population=_describe_population(analysis) if comparable else None,
         flags=list(evidence.flags),
         backend=evidence.backend,
-    )
-    if claim is not None:
-        looks, validated = sorted(evidence.interim), analysis.preferred is not None
-        found = replace(
-            found, rule=claim.rule(question.title, validated=validated, error=level, looks=looks), error_rate=level
-        )
-    if not ruling.comparable:
-        return found
-    return replace(
-        found,
-        judged=None if claim is None else ruling.judged,
-        comparisons=sorted(analysis.comparisons, key=lambda one: (-question.sign * one.difference, one.run)),
-        smallest_detectable=analysis.detectable,
-        population=_describe_population(analysis),
-        trend=trend,
+        trend=trend if comparable else None,
+        identity=dict(evidence.identity),
+        deviations=list(evidence.deviations),
+        sequential=sequential,
     )
 
 
-def _find_best(analysis: Analysis, ruling: Ruling) -> tuple[str | None, float | None]:
+def _find_best(analysis: Analysis, question: Asked, ruling: Ruling) -> tuple[str | None, float | None]:
     """The best run by the success metric on the selection set, and its reported score."""
     evidence, claim = analysis.evidence, analysis.claim
-    question = success_question(evidence) or analysis.question
     same = question == analysis.question
     found = analysis if same else analyse(evidence, claim, question, analysis.baseline)
     parent = evidence.parent.name if evidence.parent is not None else None
     names = complete(evidence, [name for name in found.report.runs if name != parent])
-    is_better = claim is not None and claim.kind == "better"
-    if same and is_better and ruling.verdict == "supported" and ruling.cleared:
+    if same and claim is not None and claim.kind == "better" and ruling.verdict == "supported":
         names = [name for name in names if name in ruling.cleared]
     best = find_best(question.sign, found.selection.runs, names)
     return best, None if best is None else found.report.runs[best].mean
-
-
-def _better_sign(analysis: Analysis) -> int:
-    success = success_question(analysis.evidence)
-    own = analysis.question
-    return success.sign if success is not None and success.metric == own.metric else own.sign
 
 
 def _find_looks(analysis: Analysis) -> Looks | None:

@@ -30,8 +30,6 @@ _REACH = 8.0
 
 def attempt_error(attempt: int, error: float = ERROR) -> float:
     """False positive rate of trial number `attempt` (from 1)."""
-    if attempt < 1:
-        raise ValueError(f"attempts are counted from 1, and this is {attempt}")
     if attempt == 1:
         return _FIRST * error
     return (1 - _FIRST) * error * 6 / (math.pi * (attempt - 1)) ** 2
@@ -43,8 +41,6 @@ FIRST_ERROR = attempt_error(1)
 
 def spent_error(fraction: float, error: float = ERROR) -> float:
     """Cumulative error rate spent at this fraction of the evidence (O'Brien-Fleming, one-sided)."""
-    if not 0 < fraction <= 1:
-        raise ValueError(f"a fraction of the evidence lies above 0 and is 1 at most, not {fraction}")
     return 2 * (1 - _NORMAL.cdf(_NORMAL.inv_cdf(1 - error / 2) / math.sqrt(fraction)))
 
 
@@ -60,8 +56,6 @@ def look_errors(fractions: tuple[float, ...], error: float = ERROR) -> tuple[flo
     before, spent = 0.0, 0.0
     undecided = np.zeros_like(edges)
     for at, fraction in enumerate(fractions):
-        if fraction <= before:
-            raise ValueError(f"fractions of the evidence must grow, and {fraction} follows {before}")
         allowed = spent_error(fraction, error) - spent
         step = math.sqrt(fraction - before)
         # On the scale of the cumulative sum: z-scores times the square root of the fraction.
