@@ -395,6 +395,7 @@ MISTAKES: Sequence[Mistake] = [
     Mistake("a budget of three steps", SFT, {P + "num_epochs": 10, "budget": {"tokens": 4000}}, "ends at step"),
     Mistake("asked for JSON, compared with a word", RL, {D + "transforms": [chat("{question} Reply with JSON only.", "{answer}"), tasks()]}, "asks for JSON"),
     Mistake("an object expected, its repr learned", RL, {D + "transforms": [COUNT], "run.algorithm": {"kind": "sft"}, B + "transforms": None, B + "max_tokens": 64}, "expects JSON", {"legs": each(LEGS, answer=lambda row: str({"legs": int(row["answer"])})), "legs_test": [{"task_id": f"t{at}", "instruction": row["question"], "verifier": {"kind": "in_process", "fn_name": "json_match", "expected": {"legs": int(row["answer"])}}} for at, row in enumerate(FILES["legs_test"])]}),
+    Mistake("ranges compared as numbers", SFT, {D + "transforms": [chat(answer="3-5")], B + "transforms": [chat(answer="3-5"), tasks("numeric_match")]}, "shares only a part with"),
     # what a fifth round showed
     Mistake("labels typed by hand", SFT, {}, "spelled in several ways", {"reviews": [{**row, "mood": "mixxed" if row["mood"] == "mixed" and at % 5 == 0 else row["mood"]} for at, row in enumerate(TRAIN)]}),
     Mistake("rows deduplicated by their label", SFT, {D + "transforms": [{"kind": "dedupe", "params": {"key": "mood"}}, chat()]}, "3 of 150 rows .* are left"),

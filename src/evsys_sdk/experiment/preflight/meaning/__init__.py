@@ -28,6 +28,8 @@ WARNED: tuple[Check, ...] = (
     claims.settings_in_metadata,
     claims.sizes_out_of_range,
     claims.nothing_to_compare,
+    claims.baseline_is_another,
+    claims.runs_of_other_lengths,
     claims.losses_are_not_comparable,
     claims.other_version,
     claims.unknown_parent,
@@ -64,6 +66,7 @@ WARNED: tuple[Check, ...] = (
     alike.rows_of_another_part,
     alike.prompts_unlike_the_benchmark,
     compared.texts_unlike_the_tasks,
+    compared.options_unlike_the_answers,
     compared.passages_in_both,
 )
 

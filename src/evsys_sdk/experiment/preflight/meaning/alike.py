@@ -21,8 +21,10 @@ from .rows import core, occurrences, shared_start
 from .tasks import score_answers
 
 _MOST, _FEW_TEXTS = 0.8, 0.1
-"""Minimum share of one side that has a trait, and maximum share of the other, for a reported difference."""
+"""Minimum share of one side with a trait, and maximum share of the other, for a reported difference."""
 _MANY, _MOST_PAIRS, _LEAST_PAIRS, _SECONDS = 20, 100, 8, 2.0
+_PART, _IN_PART = 0.15, ("leading zeros", "the notation 0-0", "quotation marks around it")
+"""Minimum share of one side with a trait that a spreadsheet adds or removes, and that the other side lacks."""
 _NUMBERS = ("a number", "a number between 0 and 1")
 _COMPARED: Mapping[str, tuple[str, ...]] = {
     "exact_match": ("",),
@@ -45,10 +47,6 @@ _FUNCTION_WORDS = {
 }
 
 
-def _labels_of(stages: Sequence[StageView]) -> list[StageView]:
-    return [one for one in stages if one.learns_from_answers and one.answers]
-
-
 def _share_of_labels(one: StageView, tasks: TaskSet) -> float | None:
     """Share of the learned answers that any task accepts; None if the expected answers are not labels."""
     kinds, n = {text.strip() for text in tasks.answers}, len(tasks.answers)
@@ -62,7 +60,7 @@ def _share_of_labels(one: StageView, tasks: TaskSet) -> float | None:
 def answers_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
     """Learned answers that no task accepts, or that have another form than the expected ones."""
     for stages, sets in _by_stages(context):
-        learning = _labels_of(stages)
+        learning = [one for one in stages if one.learns_from_answers and one.answers]
         shares = [
             (tasks, share)
             for tasks in sets
@@ -176,7 +174,11 @@ def _only_trait(here: Sequence[str], there: Sequence[str], wanted: tuple[str, ..
     found = (
         trait
         for trait, count in ours.items()
-        if trait.startswith(wanted) and count >= _MOST * len(here) and theirs[trait] <= _FEW_TEXTS * len(there)
+        if trait.startswith(wanted)
+        and (
+            (count >= _MOST * len(here) and theirs[trait] <= _FEW_TEXTS * len(there))
+            or (trait in _IN_PART and count >= _PART * len(here) and not theirs[trait] and len(there) >= _MANY)
+        )
     )
     return next(found, None)
 
@@ -195,6 +197,7 @@ def _traits(text: str) -> dict[str, None]:
         "a number between 0 and 1": re.fullmatch(r"0?\.\d+|0|1(?:\.0+)?", text) is not None,
         "nothing but a number": re.fullmatch(r"[^a-zA-Z]*\d[^a-zA-Z]*", text) is not None,
         "a number": re.search(r"\d", text) is not None,
+        "leading zeros": re.fullmatch(r"0\d+", text) is not None,
         "quotation marks around it": len(text) > 1 and text[0] == text[-1] and text[0] in "\"'",
         "a final full stop": text.endswith("."),
         f"the notation {shape}": re.search(r"\d", text) is not None and len(shape) < len(text) < 40 and value is None,
@@ -212,7 +215,7 @@ def _json_in(text: str) -> Any:
 def classes_never_trained(context: Context) -> Iterator[Problem]:
     """Labels that tasks expect and that no training row has."""
     for stages, tasks in context.judged:
-        learned = {core(text).casefold() for stage in _labels_of(stages) for text in stage.answers}
+        learned = {core(text).casefold() for stage in stages if stage.learns_from_answers for text in stage.answers}
         labels = Counter(core(text).casefold() for text in tasks.answers)
         missing = [(text, count) for text, count in labels.most_common() if text not in learned]
         known = learned and len(labels) > len(missing) and is_labels(tasks.answers)
@@ -226,20 +229,20 @@ def classes_never_trained(context: Context) -> Iterator[Problem]:
 def rows_of_another_part(context: Context) -> Iterator[Problem]:
     """Stages of a continual run with the same rows, and runs whose `part` of a split is swapped with a benchmark's."""
     known: dict[tuple[str, int], StageView] = {}
-    scored = [_part(one.entry.transforms) for one in context.benchmarks if one.entry]
+    scored = [_param(one.entry.transforms, "split", "part", "train") for one in context.benchmarks if one.entry]
     for one in context.stages:
         first = known.setdefault((one.run_place, id(one.examples)), one) if one.run.continual and one.examples else one
         if first is not one:
             hint = "Name the rows of this stage, or raise num_epochs of the first."
             yield Problem(f"this stage trains on the same rows as {first.place}", one.place, hint=hint)
-        part = _part(one.stage.data.transforms) if one.stage.data else None
+        part = _param(one.stage.data.transforms, "split", "part", "train") if one.stage.data else None
         if part in ("val", "test") and "train" in scored:
             message = f"training takes the part '{part}' of a split, and a benchmark the part 'train'"
             yield Problem(message, one.place, hint="Swap `part` of the two.")
 
 
-def _part(transforms: Sequence[TransformSpec]) -> str | None:
-    return next((one.params.get("part", "train") for one in transforms if one.kind == "split"), None)
+def _param(transforms: Sequence[TransformSpec], kind: str, name: str, default: str | None = None) -> str | None:
+    return next((one.params.get(name, default) for one in transforms if one.kind == kind), None)
 
 
 def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
@@ -257,6 +260,10 @@ def prompts_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
             message = f"prompts of training have {other[0]}, and those of '{tasks.label}' {other[1]}"
             yield Problem(message, one.place, hint="Train on prompts as they will be asked.")
             continue
+        made = [source.transforms if source else () for source in (one.stage.data, tasks.entry)]
+        template, other = (_param(some, "jsonl_to_chat", "user_template") for some in made)
+        if template is not None and template == other:
+            continue  # other wordings are content
         # Numbers are content: another date or index is the same template.
         trained, asked = ([re.sub(r"\d+", "0", " ".join(text.split())) for text in some] for some in (ours, theirs))
         sides = (trained, asked, "training", "the tasks"), (asked, trained, "the tasks", "training")

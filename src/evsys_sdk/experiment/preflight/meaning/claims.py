@@ -53,8 +53,13 @@ _CLAIMED = {
     "group_size": "group size|groups",
     "beta": "beta",
     "kl_coefficient": "kl",
+    "init_from_checkpoint": "checkpoints?|continu\\w+|start\\w*|warm",
 }
 """Param -> pattern of its names in a claim."""
+_THAN_BASE = re.compile(
+    r"(?i)\bthan (?:the |our |its )?(?:(?:base|untrained|untuned|original|pretrained)\b ?)+(?:model|weights)?"
+)
+_AMOUNT = re.compile(r"(?i)\b(?:half|third|quarter|amount|fewer|size|steps)\b|\b(?:more|less) (?:data|rows)|\d")
 _ONLY_SAVES = {"save_every", "save_at_fractions", "keep_checkpoints", "eval_every", "concurrency", "timeout_s"}
 """Params that do not affect the trained weights."""
 
@@ -200,6 +205,14 @@ def nothing_to_compare(context: Context) -> Iterator[Problem]:
         yield Problem("there is one run, and nothing that it is compared with", _CLAIM, hint=hint)
 
 
+def baseline_is_another(context: Context) -> Iterator[Problem]:
+    """A claim about the untrained model, with a trained run as the baseline."""
+    claim = claim_of(context)
+    if claim and claim.baseline not in (None, BASE_MODEL) and (named := _THAN_BASE.search(claim.claim)):
+        hint = "Write `baseline: base`, and `models: [base]` in a benchmark; or name the run in the claim."
+        yield Problem(f"the claim says '{named[0]}'", f"{_CLAIM}.baseline", claim.baseline, hint)
+
+
 def _is_compared_elsewhere(context: Context) -> bool:
     return context.config.parent_experiment_id is not None or context.config.search is not None
 
@@ -268,10 +281,28 @@ def runs_with_other_differences(context: Context) -> Iterator[Problem]:
     if len(more) == len(differ):
         message = f"the claim is about {' and '.join(sorted(named))}, and the runs differ in {', '.join(more[:3])}"
         yield Problem(message, f"{_CLAIM}.claim", hint="Let the runs differ in what is claimed, or correct the claim.")
-    elif len(runs) == 2 and len(named) == 1 and len(others) < len(differ):
-        message = f"the runs also differ in {', '.join(more)}, and the claim is about {min(named)} alone"
+    elif len(runs) == 2 and len(others) == len(differ) - 1:
+        [claimed] = differ.keys() - set(others)
+        message = (
+            f"the runs also differ in {', '.join(more)}, and the claim is about {claimed.rpartition('.')[2]} alone"
+        )
         hint = "Let them differ in one thing, or name both in the claim."
         yield Problem(message, f"{_CLAIM}.claim", hint=hint)
+
+
+def runs_of_other_lengths(context: Context) -> Iterator[Problem]:
+    """Runs with the same recipe that make other numbers of steps, because their rows differ in number."""
+    steps: dict[str, int] = {}
+    recipes = {repr(run.algorithm) for _, run in context.runs}
+    for one in context.stages:
+        steps[one.run_place] = steps.get(one.run_place, 0) + (one.steps or 0)
+    if claim_of(context) and len(recipes) == 1 and context.config.search is None and not _AMOUNT.search(context.claim):
+        place, least = min(steps.items(), key=lambda one: one[1], default=("", 0))
+        if 0 < 2 * least <= max(steps.values()):
+            message = (
+                f"this run makes {least} steps, and another {max(steps.values())}: rows and length change together"
+            )
+            yield Problem(message, f"{place}.data", hint="Set the same max_steps, or write the number into the claim.")
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:

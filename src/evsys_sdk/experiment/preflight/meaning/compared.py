@@ -8,11 +8,15 @@ from collections.abc import Iterator, Sequence
 
 from ....errors import Problem, show
 from .alike import language_of, pairs_of
-from .context import Context, Example
-from .rows import core, occurrences
+from .context import Context, Example, is_labels
+from .rows import core, occurrences, shared_start
 
 _LABEL = re.compile(r"(?m)^([A-Z]\w{2,20}):")
 """The label of a field of a prompt, such as `Question:`."""
+_LIST = re.compile(r"\b(?:one of:? (?:[\w-]+, ?)+[\w-]+|(?:[\w-]+(?:, ?| / ))*[\w-]+,? or [\w-]+)")
+"""A list of options in a prompt, such as `yes or no`."""
+_ANSWERS = {"yes", "no", "true", "false", "positive", "negative", "correct", "incorrect", "right", "wrong"}
+"""Words that are answers wherever a prompt offers several of them."""
 _PASSAGE = 80
 """Minimum length in characters of a sentence or line that two prompts share by more than chance."""
 
@@ -38,6 +42,29 @@ def texts_unlike_the_tasks(context: Context) -> Iterator[Problem]:
             message = f"the prompt contains the answer in {copied[1]:.0%} of the tasks of '{tasks.label}', and in "
             message += f"{copied[0]:.0%} of the rows, such as {show(core(one.answers[0])[:60])}"
             yield Problem(message, one.place, hint="Check the units of the answers, and that rows and answers match.")
+
+
+def options_unlike_the_answers(context: Context) -> Iterator[Problem]:
+    """Prompts whose list of options lacks a label, or whose options or examples are no answers."""
+    for one in [*context.sources, *context.sets]:
+        labels = Counter(core(text).casefold() for text in one.answers)
+        if not is_labels(one.answers):
+            continue
+        prompts = [f"{example.system}\n{example.prompt}" for example in one.examples]
+        template = f"{shared_start(prompts)}\n{shared_start([text[::-1] for text in prompts])[::-1]}"
+        for found in _LIST.findall(template.casefold()):
+            options = {*re.findall(r"[\w-]+", re.sub(r"^one of| or ", " ", found))}
+            missing = [text for text, n in labels.most_common() if text not in options and n >= 0.05 * len(prompts)]
+            if missing and (len(options & labels.keys()) >= 2 or options <= _ANSWERS - labels.keys()):
+                message = f"the prompts offer {show(found)}, and an answer is {show(missing[0])}"
+                yield Problem(message, one.place, hint="Write all answers, and no others, into the prompt.")
+                return  # rows and tasks have the same template
+        field = re.search(r"\n(\w+:)\s*$", template)
+        lines = re.findall(rf"(?mi)^{field[1]} *(\S.*)$", template.casefold()) if field else []
+        if len(set(lines)) > 1 and labels.keys().isdisjoint(lines):
+            message = f"the examples in the prompts have answers such as {show(lines[0])}, which no row has"
+            yield Problem(message, one.place, hint="Take the examples from rows of this data.")
+            return
 
 
 def _fields(examples: Sequence[Example]) -> set[str]:

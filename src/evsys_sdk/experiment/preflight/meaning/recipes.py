@@ -15,7 +15,7 @@ from ....record.run_files.checkpoints import locate_weights
 from .claims import claim_of
 from .context import Context, StageView
 
-_MOST_PASSES, _FEW_ROWS = 20, 200
+_MOST_PASSES, _FEW_ROWS, _MOST_SCORING = 20, 200, 20
 _USUAL: dict[str, tuple[float, float, str]] = {
     "kl_coefficient": (0.0, 1.0, "the penalty outweighs any reward. Write 0.01 to 0.1"),
     "lora_rank": (1, 256, "the adapter is larger than what it learns. Write 8 to 64"),
@@ -115,6 +115,11 @@ def never_happens(context: Context) -> Iterator[Problem]:
             message = f"it is never scored during training: the longest run has {longest} steps"
             hint = f"Write {max(longest // 4, 1)}, or remove run_every to score it once at the end."
             yield Problem(message, f"{one.place}.run_every", every, hint)
+        batch = max(stage.cfg.batch_size * getattr(stage.cfg, "group_size", 1) for stage in context.stages)
+        answers = len(one.tasks) * (one.entry.samples if one.entry else 1)
+        if every is not None and answers > _MOST_SCORING * every * batch:
+            message = f"{answers} answers are scored for every {every * batch} that are trained on"
+            yield Problem(message, f"{one.place}.run_every", every, f"Write {max(longest // 4, 1)}, or lower samples.")
     entries = [one.entry for one in context.benchmarks if one.entry]
     scored = {f"{entry.role}/{entry.label}": entry.run_every or longest for entry in entries}
     for at, spec in enumerate(context.config.callbacks if longest else ()):

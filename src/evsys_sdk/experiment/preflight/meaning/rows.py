@@ -22,8 +22,10 @@ _CONTROL = re.compile(
 )
 _BROKEN = re.compile(r"\u00c3[\u0080-\u00bf]|\u00c2[\u00a1-\u00bf]|\u00e2\u20ac")
 """UTF-8 that was read as Latin-1."""
-_ENTITY = re.compile(r"&nbsp;|&(?:amp|lt|gt|quot|apos|#x?[0-9a-f]{2,5});(?![\s\S]*</?\w)")
-"""HTML entities in text without HTML tags after them, and `&nbsp;` from copied pages."""
+_ENCODED = re.compile(
+    r"&nbsp;|&(?:amp|lt|gt|quot|apos|#x?[0-9a-f]{2,5});(?![\s\S]*</?\w)|(?<!\S)[^\s:/%]*\w%[0-9A-F]{2}\S*\+\w"
+)
+"""HTML entities in text without HTML tags after them, `&nbsp;` from copied pages, and URL-encoded text."""
 _REFUSAL = re.compile(r"(?i)\bas an AI\b|\bAI language model\b")
 _NO_VALUE = {"nan", "none", "null", "n/a", "undefined", "<na>", "na", "todo", "tbd", "fixme", "?", "-"}
 _PLACEHOLDER = re.compile(
@@ -94,7 +96,7 @@ def _in_answers(pattern: re.Pattern[str]) -> Callable[[Example], str | None]:
 
 
 def _in_prompts(pattern: re.Pattern[str]) -> Callable[[Example], str | None]:
-    return lambda example: _first_match(pattern, [example.prompt])
+    return lambda example: _first_match(pattern, [example.prompt, example.system])
 
 
 def _repeats_the_prompt(example: Example) -> str | None:
@@ -158,7 +160,13 @@ ROW_FAULTS: tuple[RowFault, ...] = (
             (_CONTROL, "control tokens", _CONTROL_HINT, 0.01, 1),
             (_BROKEN, "characters of a wrong encoding", _ENCODING, 0.01, 1),
             (_REFUSAL, "refusals of a chat model", "Leave these rows out, or answer them anew.", 0.03, 2),
-            (_ENTITY, "HTML entities", "Take the text out of the HTML, e.g. with html.unescape.", 0.2, 1),
+            (
+                _ENCODED,
+                "HTML entities or URL encoding",
+                "Decode it, e.g. with html.unescape or urllib.parse.unquote_plus.",
+                0.2,
+                1,
+            ),
             (_PLACEHOLDER, "a placeholder that was not filled in", _BRACES, 0.9, 2),
         )
         for where, find in (("answers", _in_answers(pattern)), ("prompts", _in_prompts(pattern)))
@@ -289,11 +297,11 @@ def contradictions(context: Context) -> Iterator[Problem]:
 
 
 def many_copies(context: Context) -> Iterator[Problem]:
-    """Sources in which most rows are copies."""
-    for one in context.sources:
+    """Sources in which most rows are copies, and task sets in which many are."""
+    for one in [*context.sources, *context.sets]:
         kinds = {(example.system, example.prompt, example.answer, example.rejected) for example in one.examples}
         copies = len(one.examples) - len(kinds)
-        if len(one.examples) >= 20 and copies > 0.5 * len(one.examples):
+        if len(one.examples) >= 20 and copies > (0.5 if isinstance(one, StageView) else 0.2) * len(one.examples):
             message = f"{copies} of {len(one.examples)} rows are copies of others"
             yield Problem(message, one.place, hint="Remove them with the transform `dedupe`.")
 

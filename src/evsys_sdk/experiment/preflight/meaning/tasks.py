@@ -30,6 +30,7 @@ _MARK = re.compile(r"<answer>|boxed|```|Answer|\"answer\"")
 _QUICK = (*COMPARING, "regex_match", "format_only")
 _TRIED = 3
 """Number of tasks on which a project's verifier is tried."""
+_SEVERAL_NUMBERS = re.compile(r"\d+(?:\s*[-/:x]\s*\d+)+")
 _ANCHORS = re.compile(r"\\[bBAZ]|\(\?[a-z]+\)|[\^$]")
 """Anchors and flags in a regular expression."""
 _LONG_TEXT = 60
@@ -204,7 +205,8 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
         try:
             found.append((task.task_id, *_try_answers(task, tasks[at - 1], taught)))
         except EvsysError as error:
-            refused.append((task.task_id, str(error).partition(": ")[2]))
+            reason, _, cause = str(error).partition(": ")
+            refused.append((task.task_id, cause or reason))
     if refused:
         message = f"{len(refused)} tasks cannot be scored, such as '{refused[0][0]}': {refused[0][1].rstrip('.')}"
         yield Problem(message, place, hint="Correct the tasks, or choose another verifier.")
@@ -217,45 +219,37 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
     faults: tuple[tuple[Callable[[dict[str, float]], bool], str, str], ...] = (
         (lambda got: got.get("right", 0) < got.get("other", 0), "{} earns less than a wrong answer", "Check its sign"),
         (
-            lambda got: got.get("right") != got.get("again"),
-            "{} earns another reward each time",
-            "Leave out what is random, or seed it by the task",
+            lambda got: got.get("changes", 0) > 0,
+            "an answer such as {} earns another reward each time",
+            "Leave out what is random, and what is remembered from earlier answers",
         ),
         (
-            lambda got: min(got.get("right", 0), got.get("taught", 0)) < got["empty"],
-            "an empty answer earns more than {} or a longer answer that contains it",
-            "Let no penalty outweigh a right answer",
+            lambda got: (
+                min(got.get("right", 0), got.get("taught", 0)) < got["empty"]
+                or got["empty"] >= got.get("right", 0) > got["wrong"]
+            ),
+            "an empty answer earns as much as {} or a longer answer that contains it",
+            "Give it 0, and let no penalty outweigh a right answer",
         ),
         (
-            lambda got: got["empty"] >= got.get("right", 0) > got["wrong"],
-            "an empty answer earns as much as {}",
-            "Give it 0: it is the answer that is learned first",
-        ),
-        (
-            lambda got: is_own and got.get("begun", 0) >= got.get("right", 0) > got["wrong"],
-            "an answer that begins as {} and continues wrongly earns as much",
-            "Compare the whole answer",
+            lambda got: got.get("near", 0) >= got.get("right", 0) > max(got["wrong"], 0),
+            "an answer that shares only a part with {} earns as much",
+            "Compare the whole answer, e.g. with exact_match or numeric_match",
         ),
         (lambda got: min(got["wrong"], got["long"]) > 0, "any answer scores", "Give it what a wrong answer fails"),
-        (
-            lambda got: is_own and got.get("longer", 0) > 0,
-            "a longer number that contains {} scores",
-            "Compare whole numbers, e.g. with numeric_match",
-        ),
         (
             lambda got: is_own and got["unasked"] > 0,
             "{} scores in a form that the prompt does not ask for, and not alone",
             "Describe the form in the prompt: an untrained model hardly finds it",
         ),
         (
-            lambda got: is_builtin and got.get("other", 0) > 0,
-            "the answer of another task scores",
-            "Check its tolerance and what it expects",
+            lambda got: got.get("shaped", 0) >= 1 > got["wrong"] if is_own else is_builtin and got.get("other", 0) > 0,
+            "the answer of another task scores as much as {}",
+            "Check its tolerance, what it expects, and that a form alone does not pass",
         ),
-        (lambda got: is_text and got.get("right") == 0, "{} itself scores 0", "Expect what a model would answer"),
         (lambda got: abs(got.get("right", 0)) > 10, "rewards are far above 1", "Divide them by the largest"),
         (
-            lambda got: max(got.values()) < 0 or (is_own and "right" in got and max(got.values()) == 0),
+            lambda got: (is_text and got.get("right") == 0) or (is_own and "right" in got and max(got.values()) == 0),
             "no answer that was tried earns more than 0, not even {}",
             "Let the expected answer earn 1: check the case, the form, and parts of the reward that cancel out",
         ),
@@ -275,14 +269,22 @@ def _try_answers(task: HarborTask, before: HarborTask, taught: Sequence[str]) ->
     asked = "\n".join(text_of(one.get("content")) for one in opening(task))
     answers = {"wrong": _NONSENSE, "long": f"{_NONSENSE} " * 40, "empty": "", "right": right}
     answers["other"] = None if other == right else other
-    answers |= {"again": right, "begun": f"{right[0]}{_NONSENSE}" if right and len(right) > 3 else None}
-    answers["longer"] = f"7{right}3" if right and right.isdigit() else None
+    is_own = _fn_of(task) not in BUILTINS["verifier"]
+    near = [f"{right[0]}{_NONSENSE}"] if is_own and right and len(right) > 3 else []
+    near += [re.sub(r"\d", r"7\g<0>", right, count=1)] if right and _SEVERAL_NUMBERS.fullmatch(right) else []
+    near += [f"7{right}3"] if is_own and right and right.isdigit() else []
     forms = [*_FORMS, *(f"<{tag}>{{}}</{tag}>" for tag in _TAGS.findall(text_of(task.instruction)))]
     answers |= {form: form.format(right) for form in forms if right is not None}
     shown = [text for text in task.metadata.values() if isinstance(text, str) and text not in asked]
     answers["taught"] = next((answer for answer in (*taught, *shown) if right and right in answer), None)
     given = {name: text for name, text in answers.items() if text is not None}
     rewards = dict(zip(given, score_answers((task, text) for text in given.values()), strict=True))
+    rewards |= {"near": max(score_answers((task, text) for text in near))} if near else {}
+    if is_own:
+        again = score_answers((task, text) for text in reversed(given.values()))
+        shaped = [form.format(other) for form in ("{}", *forms) if rewards.get(form, 1) > 0 and answers["other"]]
+        passed = max(score_answers((task, text) for text in shaped), default=0.0)
+        rewards |= {"changes": float(again[::-1] != [rewards[name] for name in given]), "shaped": passed}
     won = [mark[0] for form in forms if rewards.get(form, 0) > 0 and (mark := _MARK.search(form))]
     is_asked = rewards.get("right", 0) > 0 or taught or any(mark in asked for mark in won)
     return right, rewards | {"unasked": float(bool(won) and not is_asked)}
