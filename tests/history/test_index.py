@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,13 @@ def ids(*roots: Path) -> list[str]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders that were read rather than taken from the cache."""
     seen: list[str] = []
-    real = index_module._new_row
+    real = index_module._make_rows
 
-    def counted(root: Path, fingerprint: str, name: str) -> dict[str, Any]:
-        seen.append(name)
-        return real(root, fingerprint, name)
+    def counted(root: Path, changed: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+        seen.extend(name for _, name in changed)
+        return real(root, changed)
 
-    monkeypatch.setattr(index_module, "_new_row", counted)
+    monkeypatch.setattr(index_module, "_make_rows", counted)
     return seen
 
 

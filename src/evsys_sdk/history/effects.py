@@ -137,7 +137,7 @@ def find_contrasts(
 
 def find_changed_axis(first: Settings, second: Settings) -> tuple[str, set[str]] | None:
     """The only setting in which two runs differ, with its paths; None for none, several, or the model."""
-    paths = {path for path in {*first, *second} if first.get(path) != second.get(path)}
+    paths = {path for path, _ in first.items() ^ second.items()}
     if not paths or "model.name" in paths:
         return None
     if len(paths) == 1:

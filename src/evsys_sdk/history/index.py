@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -128,7 +128,7 @@ def _refresh(root: Path, cache: ViewCache) -> None:
     if changed or cached:
         # At least once, because rows of removed folders must go.
         for begin in range(0, max(len(changed), 1), _BATCH):
-            cache.write([_new_row(root, *entry) for entry in changed[begin : begin + _BATCH]], cached)
+            cache.write(_make_rows(root, changed[begin : begin + _BATCH]), cached)
     # A running experiment spends without events in its journal.
     outdated = [
         (stamp, name)
@@ -136,7 +136,7 @@ def _refresh(root: Path, cache: ViewCache) -> None:
         if (running := _is_running(root / name)) or running != (status in LIVE)
     ]
     if outdated:
-        cache.write([_new_row(root, *entry) for entry in outdated])
+        cache.write(_make_rows(root, outdated))
     cache.add_indexes()
 
 
@@ -173,17 +173,20 @@ def _folder_names(root: Path) -> list[str]:
     return [name for name in names if name not in unusable] if unusable else names
 
 
-def _new_row(root: Path, stamp: str, name: str) -> NewRow:
+def _make_rows(root: Path, changed: Sequence[tuple[str, str]]) -> Iterator[NewRow]:
+    """The new rows of folders, given as (fingerprint, name)."""
     from ..record.reader import ExperimentRecord
     from ..record.view.build import view
     from .effects import contrasts_of
 
-    record = ExperimentRecord(root / name)
-    if not record.is_experiment:
-        return make_row(name, stamp, _FOREIGN)
-    built = view(record)
-    unfinished = record.ending == UNFINISHED and built.status != "damaged"
-    return make_row(name, stamp, built.status, built, contrasts_of(record, built), unfinished=int(unfinished))
+    for stamp, name in changed:
+        record = ExperimentRecord(root / name)
+        if not record.is_experiment:
+            yield make_row(name, stamp, _FOREIGN)
+            continue
+        built = view(record)
+        unfinished = record.ending == UNFINISHED and built.status != "damaged"
+        yield make_row(name, stamp, built.status, built, contrasts_of(record, built), unfinished=int(unfinished))
 
 
 def _is_running(folder: Path) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-from .values import Object, number, part
+from .values import DICT, LIST, Object, number, part
 
 _NOT_SETTINGS = ("name", "seed", "tags", "eval")
 _LONGEST = 80
@@ -41,12 +41,12 @@ def flatten_config(value: Any) -> dict[str, Any]:
 
 
 def _flatten(value: Any, path: str, flat: dict[str, Any]) -> None:
-    if isinstance(value, dict):
+    if isinstance(value, DICT):
         opening = f"{path}." if path else ""
-        for key, inner in cast("Object", value).items():
+        for key, inner in value.items():
             _flatten(inner, f"{opening}{key}", flat)
-    elif isinstance(value, list) and any(isinstance(inner, dict) for inner in cast("list[Any]", value)):
-        for index, inner in enumerate(cast("list[Any]", value)):
+    elif isinstance(value, LIST) and any(isinstance(inner, dict) for inner in value):
+        for index, inner in enumerate(value):
             _flatten(inner, f"{path}[{index}]", flat)
     elif value is not None and value != "" and value != []:
         flat[path] = value
@@ -107,7 +107,9 @@ def find_varied(runs: Sequence[Object]) -> tuple[list[str], list[dict[str, Any]]
 def _leave_out_common(blocks: Sequence[Object]) -> list[Object]:
     """Nested data without the keys that are equal in all blocks, because most of a config is equal."""
     first, *others = blocks
-    same = {key for key, value in first.items() if all(block.get(key) == value for block in others)}
+    same = set(first)
+    for block in others:
+        same = {key for key in same if block.get(key) == first[key]}
     differing = [{key: value for key, value in block.items() if key not in same} for block in blocks]
     for key in differing[0]:
         if all(isinstance(block.get(key), dict) for block in differing):

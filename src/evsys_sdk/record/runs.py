@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .events import Event, Kind
 from .jsonl_file import last_records
 from .layout import ExperimentFiles, LogFiles, RunFiles
 from .run_files.rollouts import read_rollouts
 from .run_files.scores import metric_name
-from .values import Object, items, number, part, read_json, read_lines, read_object, subfolders, text
+from .values import DICT, Object, items, number, part, read_json, read_lines, read_object, subfolders, text
 
 PENDING, STARTED = "pending", "started"
 """Status of an arm that has not started, and of one that has started and not ended."""
@@ -218,7 +218,7 @@ def read_arms(folder: Path, config: Object, events: Sequence[Event], *, from_fil
 
 def config_runs(config: Object) -> list[Object]:
     """The runs of a resolved config, from `runs` or `run`."""
-    runs = [cast(Object, run) for run in items(config.get("runs")) if isinstance(run, dict)]
+    runs = [run for run in items(config.get("runs")) if isinstance(run, DICT)]
     return runs or ([part(config, "run")] if part(config, "run") else [])
 
 

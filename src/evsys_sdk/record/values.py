@@ -21,8 +21,8 @@ from .jsonl_file import parse_object, read_records, read_whole
 type Object = dict[str, Any]
 
 # `Any`, so that a checked value needs no `cast`, which costs a call per value.
-_DICT: Any = dict
-_LIST: Any = list
+DICT: Any = dict
+LIST: Any = list
 
 UNFINISHED = "unfinished"
 """Ending of an experiment that has not ended: it is running or was killed."""
@@ -89,8 +89,8 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 def part(value: Any, *path: str) -> Object:
     """The object at a path below `value`; empty if there is none."""
     for key in path:
-        value = value.get(key) if isinstance(value, _DICT) else None
-    return value if isinstance(value, _DICT) else {}
+        value = value.get(key) if isinstance(value, DICT) else None
+    return value if isinstance(value, DICT) else {}
 
 
 def find_row(rows: Iterable[Object], key: str, value: Any) -> Object:
@@ -103,7 +103,7 @@ def find_row(rows: Iterable[Object], key: str, value: Any) -> Object:
 
 def items(value: Any) -> list[Any]:
     """`value` if it is a list, else an empty list."""
-    return value if isinstance(value, _LIST) else []
+    return value if isinstance(value, LIST) else []
 
 
 def text(value: Any) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from ...redact import redact_text
@@ -136,7 +137,7 @@ def arm_status(recorded: str, experiment: str) -> str:
 
 def _arm_view(record: ExperimentRecord, arm: RunRecord, experiment: str, scored: ArmScore | None) -> ArmView:
     score, score_step = scored or (None, None)
-    status = arm_status(arm.status, experiment)
+    status, problem = arm_status(arm.status, experiment), arm.problem
     unfinished = arm.status == STARTED
     step = arm.metrics.get("steps")
     if step is None and unfinished:
@@ -146,7 +147,7 @@ def _arm_view(record: ExperimentRecord, arm: RunRecord, experiment: str, scored:
         run=arm.run,
         seed=arm.seed,
         status=status,
-        problem=redact_text(arm.problem) if arm.problem else "",
+        problem=redact_text(problem) if problem else "",
         metrics=arm.metrics,
         score=score,
         score_step=score_step,
@@ -247,9 +248,8 @@ def _tasks_text(record: ExperimentRecord, run: RunView, arms: Sequence[tuple[Run
 
 def _best_weights(arms: Sequence[tuple[RunRecord, ArmView]], outcome: Outcome) -> str:
     """The weights of the best seed of a run: its best, final or last checkpoint."""
-    sign = 1 if outcome.mode == "min" else -1
-    ranked = [(sign * arm_view.score, arm) for arm, arm_view in arms if arm_view.score is not None]
-    for _, arm in sorted(ranked, key=lambda pair: pair[0]):
+    ranked = [(arm_view.score, arm) for arm, arm_view in arms if arm_view.score is not None]
+    for _, arm in sorted(ranked, key=itemgetter(0), reverse=outcome.mode == "max"):
         if not os.path.isdir(f"{arm.experiment}/{arm.name}"):  # the record was copied without its arms
             continue
         artifacts = part(arm.result or {}, "artifacts")
@@ -270,7 +270,7 @@ def _named(runs: Sequence[Object]) -> list[tuple[str, Object]]:
 
 
 def _kinds(runs: Sequence[Object], block: str, key: str) -> list[str]:
-    return list(dict.fromkeys(name for run in runs if (name := text(part(run, block).get(key)))))
+    return list(dict.fromkeys([name for run in runs if (name := text(part(run, block).get(key)))]))
 
 
 def _tags(record: ExperimentRecord, metadata: Object) -> list[str]:
