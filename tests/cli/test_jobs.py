@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,10 @@ def evsys(tmp_path: Path) -> Iterator[Commands]:
 
 def test_what_runs_is_shown_and_can_be_stopped(evsys: Commands) -> None:
     pid = evsys.start("long", **ENDLESS)
+    until = time.monotonic() + 120
+    while not any(arm["step"] for arm in evsys.json("status", "long")[1]["arms"]):
+        assert time.monotonic() < until, evsys.err
+        time.sleep(0.1)
     code, found = evsys.json("status")
     assert code == 0
     assert [(one["pid"], one["state"]) for one in found["running"]] == [(pid, "running")]

@@ -243,7 +243,7 @@ def test_a_time_limit_that_no_process_can_keep_is_refused(config: Config, projec
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stderr
     assert "arm_timeout_s cannot be kept" in done.stderr
-    assert "Move them to a module" in done.stderr
+    assert "Move them to a separate module" in done.stderr
 
 
 def test_ctrl_c_is_acknowledged_at_once_and_a_second_one_ends_the_arm(config: Config, project: Path) -> None:

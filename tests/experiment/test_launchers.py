@@ -182,7 +182,7 @@ def test_extensions_of_the_script_itself_keep_the_arms_in_this_process(config: C
     result = Experiment(config(runs=RUNS, max_concurrent_arms=2, callbacks=[{"kind": "typed_at_a_prompt"}])).run()
     assert result.exit_code == 0
     assert set(Typed.pids) == {os.getpid()}
-    with pytest.raises(ConfigError, match=r"launcher\.params\.arms_in.*Move them to a module"):
+    with pytest.raises(ConfigError, match=r"launcher\.params\.arms_in.*Move them to a separate module"):
         Experiment(config(runs=RUNS, name="forced", callbacks=[{"kind": "typed_at_a_prompt"}], **PROCESSES)).run()
 
 
