@@ -76,7 +76,7 @@ def judge(source: Source, current: str, policy: GatePolicy, *, imports: Sequence
     candidate, live = judge_source(source), find_judged(current, source)
     checks = [*_check_scores(candidate, live, policy), *_check_record(source, policy, imports)]
     decision = Decision(candidate.label, live.label, checks)
-    target = candidate.score(policy.target.metric)
+    target = candidate.scores.get(policy.target.metric)
     with PromotionLog.open() as log:
         id = log.append(
             Kind.GATED,
@@ -143,7 +143,7 @@ def first_failure(decision: Event) -> str:
 
 def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: str = "") -> Iterator[GateCheck]:
     """Yield the checks of the scores; with `until`, count only candidates judged before that decision."""
-    target = candidate.score(policy.target.metric)
+    target = candidate.scores.get(policy.target.metric)
     attempt = 1 + _other_candidates(target.question.tasks if target else "", candidate.weights_sha256, until)
     # Each further candidate on the same tasks gets a smaller part of the error rate, so that repeated trials do not
     # raise the false positive rate.
@@ -153,7 +153,7 @@ def _check_scores(candidate: Judged, live: Judged, policy: GatePolicy, until: st
     for canary in policy.canaries:
         yield _check_gap(f"canary {canary.metric}", canary, -canary.margin, candidate, live, policy.error, "")
     if target is not None:
-        current = live.score(policy.target.metric)
+        current = live.scores.get(policy.target.metric)
         for name in type(policy.limits).model_fields:
             yield from _check_limit(name, getattr(policy.limits, name), target, current)
 
@@ -164,7 +164,7 @@ def _check_gap(
     """Check that the whole interval of the difference lies above a bound."""
     scores: list[ScoredMetric] = []
     for subject, judged in (("the candidate", candidate), ("what is live", live)):
-        score = judged.score(requirement.metric)
+        score = judged.scores.get(requirement.metric)
         if score is None:
             names = ", ".join(sorted(judged.scores)) or "none"
             reason = f"{subject} ({judged.label}) has no score {requirement.metric}; it has {names}."

@@ -50,9 +50,6 @@ class Judged:
     reference: str = ""
     """Reference with which `find_judged` finds the same scores later."""
 
-    def score(self, metric: str) -> ScoredMetric | None:
-        return self.scores.get(metric)
-
 
 def judge_source(source: Source) -> Judged:
     """The scores of the checkpoint that would be shipped."""

@@ -156,14 +156,11 @@ def _find_weights(arm: RunRecord, checkpoint: str) -> tuple[str, Path]:
         )
     # The record may have been moved, so its own folder is tried before the recorded path.
     places = [arm.folder / _CHECKPOINTS / ref.parent.name / ref.name, ref]
-    weights = next((place for place in places if _is_complete(place)), None)
+    files = (place / name for place in places for name in (ADAPTER, _MOCK_WEIGHTS))
+    weights = next((file.parent for file in files if file.is_file()), None)
     if weights is None:
         raise DataError(f"{places[0]}: the weights of this checkpoint are gone. Name another one with --checkpoint.")
     return ref.parent.name, weights
-
-
-def _is_complete(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (ADAPTER, _MOCK_WEIGHTS))
 
 
 def hash_weights(folder: Path) -> str:

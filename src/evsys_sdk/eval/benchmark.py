@@ -109,7 +109,6 @@ class Benchmark:
         id: str | None = None,
         name: str | None = None,
         transforms: Sequence[TransformSpec] = (),
-        workspace: Workspace | None = None,
     ) -> Self:
         """Load the tasks at a path, or of an id or name in the workspace; with a path or id, `name` is only a label.
 
@@ -119,7 +118,7 @@ class Benchmark:
         if path is not None and id is None and holds_task_folders(Path(path)):
             rows: Iterable[Any] = map(to_dict, load_harbor_tasks(path))
             return cls.of(apply_transforms(rows, steps), name=name or Path(path).name)
-        workspace = workspace or Workspace()
+        workspace = Workspace()
         if path is not None and id is None and transforms and not Path(path).is_dir():
             pulled = workspace.pull_dataset(path=path)  # rows of any form
         else:

@@ -105,7 +105,8 @@ def send_due(config: AlertsConfig, *, skip: Sequence[str] = ()) -> tuple[list[De
     remaining = 0
     for at, target in enumerate(config.alerts):
         name = _name(at, target)
-        due = [item for item in items if _wants(target, item) and (name, item.id) not in delivered]
+        selected = [item for item in items if not target.events or item.kind in target.events]
+        due = [item for item in selected if (name, item.id) not in delivered]
         recent = sum(to == name and when > now - 3600 for (to, _), when in delivered.items())
         remaining += len(due)
         for item in due[: 0 if name in skip else max(target.per_hour - recent, 0)]:
@@ -176,10 +177,6 @@ def _watch(config: AlertsConfig) -> None:
 def _is_anything_running() -> bool:
     folders: list[Path] = [*experiment_roots(), workspace_dir() / CAMPAIGNS]
     return any(find_owned(folder) for folder in folders if folder.is_dir())
-
-
-def _wants(target: AlertTarget, item: AttentionItem) -> bool:
-    return not target.events or item.kind in target.events
 
 
 def _name(at: int, target: AlertTarget) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import secrets
 import time
@@ -24,7 +25,7 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 def find_attempts(base: Path) -> dict[int, Path]:
     """The attempts of an experiment by number: folders that have a config."""
     attempts = {1: base} if ExperimentFiles(base).config.exists() else {}
-    for path in base.parent.glob(f"{_escape(base.name)}.*"):
+    for path in base.parent.glob(f"{glob.escape(base.name)}.*"):
         suffix = path.name.removeprefix(f"{base.name}.")
         if suffix.isdecimal() and ExperimentFiles(path).config.exists():
             attempts[int(suffix)] = path
@@ -169,7 +170,3 @@ def _read_times(files: RunFiles) -> tuple[list[tuple[float, float]], list[tuple[
         if number(line.get("step")) == last
     ]
     return steps, scorings
-
-
-def _escape(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

@@ -69,7 +69,7 @@ def new_experiment(
     root = find_project()
     rows = _choose_dataset(root, dataset)
     transforms: Any = read_metadata(rows.metadata_path).get("transforms")
-    first = _first_rows(rows)
+    first = [row for _, row in islice(read_row_file(rows.path), 1000)]
     transforms = transforms or suggest_transforms(first, str(rows.path))
     algorithm = "rl" if not transforms and detect_format(first[0]) == "harbor_task" else "sft"
     values = {
@@ -126,10 +126,6 @@ def _choose_dataset(root: Path, name: str) -> LocalFile:
         raise WorkspaceError(f"there is no dataset {show(name)} with a train.jsonl. Choose one of: {names}.")
     first = matches[0].name
     return max((file for file in matches if file.name == first), key=lambda file: file.version)
-
-
-def _first_rows(rows: LocalFile) -> list[dict[str, Any]]:
-    return [row for _, row in islice(read_row_file(rows.path), 1000)]
 
 
 def _benchmark_lines(root: Path, dataset: str) -> list[str]:

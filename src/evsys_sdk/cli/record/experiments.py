@@ -19,10 +19,9 @@ from ..output import emit
 def show(experiment: str, plot: str | None, roots: tuple[str, ...], as_json: bool) -> None:
     """Show EXPERIMENT (a path, an id, its beginning, or a name): verdict, runs, failures, spend, how to resume."""
     from ...history.detail import read_detail
-    from ...history.find import experiment_roots, find_experiment
     from ...history.views.show import show_data, show_page
 
-    detail = read_detail(find_experiment(experiment, experiment_roots(roots)))
+    detail = read_detail(find_folder(experiment, roots))
     if plot is not None:
         from ...history.views.plots import plot_experiment
 

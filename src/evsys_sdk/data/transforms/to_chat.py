@@ -14,7 +14,7 @@ from ..fields import no_such_field
 from ..shapes import ROLES, check_mapping, check_messages, check_tools, is_list, is_object
 from ..template import as_text, compile_template
 from ..transform import NoParams, RowFunction, RowTransform, TransformConfig
-from ..types import Message, ToolDefinition
+from ..types import Message
 
 
 class JsonlToChatConfig(TransformConfig):
@@ -130,7 +130,7 @@ class OpenAIChat(RowTransform[NoParams]):
         messages = check_messages(_modern(messages_of(row)))
         metadata = check_mapping(row.get("metadata"), "metadata")
         others = {key: value for key, value in row.items() if key not in ("messages", "tools", "functions", "metadata")}
-        tools = _tools(row)
+        tools = [*check_tools(row.get("tools")), *check_tools(row.get("functions"))]
         return {"messages": messages, "metadata": metadata, **({"tools": tools} if tools else {}), **others}
 
 
@@ -151,10 +151,6 @@ def _modern(messages: list[Message]) -> list[Message]:
             message = {**message, "role": "tool", "tool_call_id": call_id}
         modern.append(message)
     return modern
-
-
-def _tools(row: Row) -> list[ToolDefinition]:
-    return [*check_tools(row.get("tools")), *check_tools(row.get("functions"))]
 
 
 _ROLES = {

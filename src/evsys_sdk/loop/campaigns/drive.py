@@ -40,7 +40,6 @@ from ...record.run_files.scores import metric_name
 from ...record.runs import RunRecord
 from ...record.values import number
 from ...record.view.build import view
-from ...record.view.model import ExperimentView
 from .admission import CampaignRefusal, require_approval
 from .measured import ended_at, read_point, spent_amount
 from .policy import CONFIRM, STOP, TRAIN, CampaignDecision, DecisionInputs, FamilyState, Point, decide
@@ -294,7 +293,8 @@ class Driver:
         stated = ""
         if confirmation is not None and ended_at(confirmation) is not None:
             shown = view(confirmation)
-            stated = f"{_family_of(shown)}: {shown.verdict or 'no verdict'}. {shown.sentence}".strip()
+            family = shown.best_run or (shown.runs[0].run if shown.runs else "")
+            stated = f"{family}: {shown.verdict or 'no verdict'}. {shown.sentence}".strip()
             over = over or shown.status == "budget"
         best = f"best family without a confirmation: {ranked[0].name}, {_score(ranked[0]):.3g}" if ranked else ""
         reason = ". ".join(part.rstrip(".") for part in (stated, cause, "" if stated else best, exported) if part)
@@ -377,10 +377,6 @@ def _read_decision(event: Event) -> CampaignDecision:
 
 def _score(family: FamilyState) -> float:
     return family.best.score if family.best else float("-inf")
-
-
-def _family_of(shown: ExperimentView) -> str:
-    return shown.best_run or (shown.runs[0].run if shown.runs else "")
 
 
 def _export(folders: list[Path], target: Path) -> str:

@@ -117,8 +117,8 @@ class FeedbackLog:
     def _clean(self, line: dict[str, Any]) -> dict[str, Any]:
         salt = self._live.salt
         # Masked like the traces, because corrections are free text.
-        masked = line if salt is None else {**line, **Pseudonyms(salt).mask({k: line[k] for k in _read_verdicts(line)})}
-        return redact(masked)
+        texts = {key: line[key] for key in ("name", "value", "comment", CORRECTION) if isinstance(line.get(key), str)}
+        return redact(line if salt is None else {**line, **Pseudonyms(salt).mask(texts)})
 
     def _refresh(self) -> None:
         """Read lines that other processes have added."""
@@ -158,10 +158,6 @@ def _rename(record: Mapping[str, Any]) -> dict[str, Any]:
         if alias in renamed and name not in renamed:
             renamed[name] = renamed.pop(alias)
     return renamed
-
-
-def _read_verdicts(line: Mapping[str, Any]) -> list[str]:
-    return [key for key in ("name", "value", "comment", CORRECTION) if isinstance(line.get(key), str)]
 
 
 def show_unknown(report: FeedbackReport) -> str:

@@ -121,7 +121,7 @@ class WandbLogger(Callback):
         )
         info.run_dir.mkdir(parents=True, exist_ok=True)
         return self._wandb.init(
-            project=self.cfg.project or _project_name(info.experiment),
+            project=self.cfg.project or re.sub(r"[/\\#?%:]", "-", info.experiment)[:128],  # W&B rejects others
             entity=self.cfg.entity,
             name=self.cfg.name or info.run_id,
             group=self.cfg.group or info.experiment,
@@ -145,11 +145,6 @@ class WandbLogger(Callback):
         run, self._run = self._run, None  # `close` follows `on_run_end` and must not mark the run as failed
         if run is not None:
             run.finish(exit_code=exit_code)
-
-
-def _project_name(experiment: str) -> str:
-    """The experiment's name without characters that W&B rejects."""
-    return re.sub(r"[/\\#?%:]", "-", experiment)[:128]
 
 
 def _read_id(run_dir: Path) -> str | None:

@@ -60,7 +60,8 @@ def put_experiment(connection: Connection, project: str, id: str, fields: Mappin
     """Create an experiment, or update the given fields."""
     check_ids(id)
     changed = {name: _fit("experiment", name, value) for name, value in check_fields("experiment", fields).items()}
-    table, where = schema.experiment, _same_experiment(project, id)
+    table = schema.experiment
+    where = table.c.project_id == project, table.c.id == id
     present = connection.execute(select(table.c.told).where(*where)).scalar()
     before: Object = {"name": id, "status": "running"} if present is None else json.loads(present)
     merged = _json({name: value for name, value in {**before, **changed}.items() if value is not None})
@@ -298,10 +299,6 @@ def metric_name(split: str, name: str, metric: str) -> str:
 
 def _insert(connection: Connection, table: Table) -> Any:
     return (insert_postgres if connection.dialect.name == "postgresql" else insert_sqlite)(table)
-
-
-def _same_experiment(project: str, id: str) -> tuple[Any, Any]:
-    return schema.experiment.c.project_id == project, schema.experiment.c.id == id
 
 
 def _run_columns(fields: Mapping[str, Any]) -> Object:
