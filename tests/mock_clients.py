@@ -14,7 +14,7 @@ from evsys_sdk.backends.mock.backend import MockBackend
 
 @pytest.fixture
 def make_client(tmp_path: Path) -> Iterator[Callable[..., TrainingClient]]:
-    """Mock training clients in folders of their own, closed at the end of the test."""
+    """Mock training clients in separate folders, closed at the end of the test."""
     opened: list[tuple[MockBackend, dict[str, Any]]] = []
 
     def make(seed: int = 0, **params: Any) -> TrainingClient:

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "env.py"
 
 @pytest.fixture
 def env(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The script with a project of its own in `tmp_path`."""
+    """The script with a separate project in `tmp_path`."""
     spec = importlib.util.spec_from_file_location("env_script", SCRIPT)
     assert spec
     assert spec.loader

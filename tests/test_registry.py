@@ -39,7 +39,7 @@ class Whisper:
 
 @pytest.fixture
 def plants(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """A registry of its own, with one built-in, which has its old name again when the test ends."""
+    """A separate registry, with one built-in, which has its old name again when the test ends."""
     monkeypatch.setattr("evsys_sdk.data.transforms.rows.IdentityRows.name", "identity")
     return Registry("plant", "plants", {"moss": Builtin("data.transforms.rows:IdentityRows")})
 

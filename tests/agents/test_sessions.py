@@ -52,7 +52,7 @@ needs_codex = pytest.mark.skipif(not Path(CODEX).exists(), reason="Codex: run sc
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> Path:
-    """The plugin as it is in a checkout, without what a checkout has beside it: it is copied whole."""
+    """The plugin as it is in a checkout, without the other files of a checkout: it is copied whole."""
     for name in PLUGIN:
         source, target = ROOT / name, tmp_path / "plugin" / name
         target.parent.mkdir(exist_ok=True)

@@ -110,7 +110,7 @@ def pairs() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def train(tmp_path: Path) -> Callable[..., Trained]:
-    """Train one run with the given algorithm on the given rows; each call is an experiment of its own."""
+    """Train one run with the given algorithm on the given rows; each call is a separate experiment."""
     count = 0
 
     def run(kind: str, rows: Sequence[dict[str, Any]] | None = None, *, seed: int = 0, **more: Any) -> Trained:

@@ -138,7 +138,7 @@ async def test_a_pair_is_kept_or_left_out_as_a_whole_and_counted(
 def test_a_resumed_run_measures_against_the_model_it_started_from(
     train: Callable[..., Any], pairs: list[dict[str, Any]]
 ) -> None:
-    """The margin goes on from where it was, instead of falling back to zero against the trained weights."""
+    """The margin continues from where it was, instead of falling back to zero against the trained weights."""
     from evsys_sdk.experiment import Experiment
 
     class StopOnce(Callback):

@@ -1,4 +1,4 @@
-"""`evsys benchmark run` scores any client, goes on where it was, and says by its exit code whether all went well."""
+"""`evsys benchmark run` scores any client, resumes, and its exit code tells failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evsys_sdk.cli.main import main
 
 
 class Parrot:
-    """Says the last word of what it is asked."""
+    """Answers with the last word of the question."""
 
     name = "parrot"
     asked: list[str]

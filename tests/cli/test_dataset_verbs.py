@@ -39,7 +39,7 @@ def project(tmp_path: Path) -> Path:
 
 
 class Evsys:
-    """Runs a command and keeps what it said."""
+    """Runs a command and keeps its output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys

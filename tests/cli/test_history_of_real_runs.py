@@ -66,7 +66,7 @@ def test_two_experiments_are_listed_shown_compared_and_digested(
     assert {arm["run"] for arm in shown["arms"]} == {"slow", "fast"}
     assert {arm["seed"] for arm in shown["arms"]} == {42, 43}
     assert {run["run"] for run in shown["runs"] if not run["is_baseline"]} == {"slow", "fast"}
-    (parent,) = [run["run"] for run in shown["runs"] if run["is_baseline"]]  # what it goes on from
+    (parent,) = [run["run"] for run in shown["runs"] if run["is_baseline"]]  # what it continues from
     assert parent.endswith(f" of {listed[0]['id']}")
     assert shown["checkpoints"][-1]["final"] is True
     compared = answer(capsys, "compare", "first", "second")

@@ -27,7 +27,7 @@ SOURCE = str(ROOT / "src")
 
 
 def run(*arguments: str, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The command as a process of its own."""
+    """The command as a separate process."""
     environment = os.environ | {"PYTHONPATH": SOURCE} | options.pop("env", {})
     return subprocess.run(
         [*COMMAND, *arguments], cwd=cwd, env=environment, text=True, capture_output=True, check=False, **options
@@ -186,7 +186,7 @@ def test_log_lines_go_to_stderr_at_the_chosen_level(
 
 @pytest.mark.e2e
 def test_a_reader_that_has_gone_is_not_an_error() -> None:
-    """As in `evsys list | head -1`, where nobody reads the rest."""
+    """As in `evsys list | head -1`, where no one reads the rest."""
     assert without_reader("list") == (0, "")
     assert without_reader("schema", "transform", "dedup", "--json")[0] == 1
 

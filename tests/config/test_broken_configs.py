@@ -1,4 +1,4 @@
-"""Every mistake a person or an agent may make in a config: what they are told about it, and where.
+"""Every mistake a person or an agent may make in a config: its error message and place.
 
 Each file in `broken/` is named for its mistake and says at its top what must be reported, in order:
 

@@ -84,7 +84,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def dashboard(request: pytest.FixtureRequest, servers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A project of its own on a running server, once with each database."""
+    """A separate project on a running server, once with each database."""
     from .serving import ServerThread
 
     kind: str = request.param

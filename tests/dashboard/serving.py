@@ -1,4 +1,4 @@
-"""The real server for tests: on a thread of this process, or as a process of its own that can be killed."""
+"""The real server for tests: on a thread of this process, or as a separate process that can be killed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ServerThread(AppThread):
 
 
 class Project:
-    """A project of its own, and a client with a key for it."""
+    """A separate project, and a client with a key for it."""
 
     def __init__(self, url: str, engine: Engine) -> None:
         self.url, self.engine = url, engine
@@ -94,7 +94,7 @@ class Project:
         return api
 
     def send(self, *records: dict[str, Any], stream: str | None = None, seq: int = 0) -> dict[str, Any]:
-        """Store records by a stream of their own."""
+        """Store records by a separate stream."""
         return self.http.send_records(stream or secrets.token_hex(8), seq, records)
 
     def close(self) -> None:

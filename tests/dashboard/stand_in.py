@@ -23,7 +23,7 @@ class StandIn:
         """Method, path and headers of every request."""
         self.answer_with: int | None = None
         self.reject: str | None = None
-        """Kind of records that are put aside."""
+        """Kind of records that are quarantined."""
         self.lose_answers = 0
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())

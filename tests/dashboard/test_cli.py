@@ -1,4 +1,4 @@
-"""`evsys dashboard` as a process: it says where it is, answers to who has the token, and stops when asked to."""
+"""`evsys dashboard` as a process: it says where it is, answers requests with the token, and stops on a signal."""
 
 from __future__ import annotations
 

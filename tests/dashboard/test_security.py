@@ -220,7 +220,7 @@ def test_text_stays_text_wherever_it_is_put(dashboard: Any, text: str) -> None:
 
 
 def raw_get(port: int, target: str, token: str = "") -> bytes:
-    """A request whose path nobody has tidied up."""
+    """A request whose path no one has tidied up."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
         connection.sendall(

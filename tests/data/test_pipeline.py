@@ -259,7 +259,7 @@ class Config(BaseModel):
 
 
 class Stepwise(RowTransform[Config]):
-    """Drops odd rows, and fails where it is told to."""
+    """Drops odd rows, and fails on request."""
 
     Config = Config
 

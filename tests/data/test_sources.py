@@ -26,7 +26,7 @@ class Pulled:
 
 
 class FakeWorkspace:
-    """Answers one id and one name with the same file, and remembers what it was asked."""
+    """Answers one id and one name with the same file, and records its requests."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -28,7 +28,7 @@ def hub() -> Iterator[Hub]:
 
 
 def deploy(hub: Hub, base: Path, *params: str, token: str = TOKEN) -> subprocess.CompletedProcess[str]:
-    """As a process of its own: the client reads the hub's address when it is imported."""
+    """As a separate process: the client reads the hub's address when it is imported."""
     options = [part for param in (f"base={base}", "repo=team/colours", *params) for part in ("--param", param)]
     env = {**os.environ, "HF_ENDPOINT": hub.url, "HF_TOKEN": token, "HF_HUB_DISABLE_TELEMETRY": "1"}
     env = {name: value for name, value in env.items() if name != "HF_HUB_OFFLINE"}

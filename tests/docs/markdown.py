@@ -126,7 +126,7 @@ def links(page: Path) -> Iterator[str]:
 
 
 def is_complete(fence: Fence) -> bool:
-    """Whether a YAML block is a config of its own."""
+    """Whether a YAML block is a complete config."""
     data = read_yaml(fence.text).data
     return isinstance(data, dict) and "name" in data and bool({"run", "runs", "matrix", "base_run"} & set(data))
 

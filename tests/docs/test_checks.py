@@ -43,7 +43,7 @@ def page(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
-    """The script, writing to a folder of its own."""
+    """The script, writing to a separate folder."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     module = importlib.import_module("generate_docs")
     monkeypatch.setattr(module, "REFERENCE", tmp_path)

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("inspect_ai") is None, reason="needs inspect_ai; run make test-ecosystem"),
 ]
 
-# Inspect's own `mockllm` downloads a tokenizer. A process of its own, because Inspect leaves streams open.
+# Inspect's own `mockllm` downloads a tokenizer. A separate process, because Inspect leaves streams open.
 EVALUATE = """
 import json, sys
 from inspect_ai import Task, eval

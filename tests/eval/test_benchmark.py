@@ -1,4 +1,4 @@
-"""A benchmark scores any model, goes on where it was killed, and never calls a failure of ours a bad answer."""
+"""A benchmark scores any model, resumes after a kill, and never calls a failure of ours a bad answer."""
 
 from __future__ import annotations
 

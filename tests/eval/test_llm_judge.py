@@ -1,4 +1,4 @@
-"""llm_judge: what the judge is shown, which scores are believed, and what happens when there is none."""
+"""llm_judge: what the judge is shown, which scores are accepted, and what happens when there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evsys_sdk.protocols import VerificationResult
 
 
 class Judge:
-    """A stand-in for a judge model: it gives prepared replies and remembers what it was asked."""
+    """A stand-in for a judge model: it gives prepared replies and records its requests."""
 
     name: ClassVar[str] = "stand_in"
     replies: ClassVar[Iterator[str]] = iter(())

@@ -1,4 +1,4 @@
-"""Eval datasets: which rows can be scored, and what is said about those that cannot."""
+"""Eval datasets: which rows can be scored, and which errors the others raise."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Chats(ChatClient):
         self.seeds.append(options["seed"])
         self.busy += 1
         self.most_busy = max(self.most_busy, self.busy)
-        for _ in range(200):  # long enough for whoever may be asked beside this one
+        for _ in range(200):  # long enough for whoever may be asked next to this one
             if self.busy > 1:
                 break
             await asyncio.sleep(0.001)

@@ -43,7 +43,7 @@ METRICS = sorted(BUILTINS["metric"])
 
 
 class Echo:
-    """Says the last word of what it is asked; its model has a price where it is asked for one."""
+    """Answers with the last word of the question; its model has a price where it is asked for one."""
 
     name = "echo"
 

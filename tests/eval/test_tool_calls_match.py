@@ -1,4 +1,4 @@
-"""tool_calls_match: calls beside the text, calls inside it, and calls that cannot be read."""
+"""tool_calls_match: calls next to the text, calls inside it, and calls that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment that needs an approval spends nothing until somebody has said yes."""
+"""An experiment that needs an approval spends nothing until a person has approved it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def config(folder: Path) -> ExperimentConfig:
 
 
 class Waiting:
-    """An experiment on a thread of its own, which waits."""
+    """An experiment on a separate thread, which waits."""
 
     def __init__(self, folder: Path) -> None:
         self.results: list[ExperimentResult] = []

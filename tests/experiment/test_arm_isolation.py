@@ -165,7 +165,7 @@ def test_a_second_ctrl_c_ends_the_processes_of_all_arms(
     with pytest.raises(KeyboardInterrupt):
         experiment.run()
     for arm in "ab":
-        with folder_lock(project / "outputs" / "e" / arm, what=arm, patience_s=0):  # nobody works there any more
+        with folder_lock(project / "outputs" / "e" / arm, what=arm, patience_s=0):  # no one works there any more
             pass
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks of a run: scored while training goes on and once it is over, recorded for the right step, never lost."""
+"""Benchmarks of a run: scored while training continues and once it is over, recorded for the right step, never lost."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_an_evaluation_that_fails_leaves_the_run_completed_and_unscored() -> Non
 
 
 def test_a_scoring_that_cannot_be_made_up_for_leaves_the_run_unscored() -> None:
-    """A run goes on from a checkpoint that names a sampler to score, and that sampler is damaged."""
+    """A run continues from a checkpoint that names a sampler to score, and that sampler is damaged."""
     stopped = run(VAL, watchers=[lambda: AtStep(5, lambda control: control.stop("enough", interrupted=True))])
     assert stopped.runs[0].status == "cancelled"
     [pending] = Path("outputs/e/r").glob("checkpoints/*step000004*/sampler*")

@@ -310,7 +310,7 @@ def test_gpu_time_is_counted_and_paid_for(tmp_path: Path) -> None:
 def test_a_run_without_limits_is_metered_and_never_stopped(config: Config, watched: Watched) -> None:
     [run] = watched.run(metered(config))
     assert run.status == "completed"
-    assert watched.ledger.total().to_dict()["usd"] is None  # nobody said what it costs
+    assert watched.ledger.total().to_dict()["usd"] is None  # no one said what it costs
     assert watched.ledger.total().wall_s > 0
 
 

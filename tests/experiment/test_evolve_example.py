@@ -1,4 +1,4 @@
-"""The evolution loop in examples/: it goes on where it was, and stops when its budget is used up."""
+"""The evolution loop in examples/: it continues where it stopped, and stops when its budget is used up."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ TASKS = 4
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Generator[stand_in.StandIn]:
-    """A provider of its own kind, `paid`, without list prices."""
+    """A kind of provider, `paid`, without list prices."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     server = stand_in.StandIn(stand_in.openai_answer)
 

@@ -100,7 +100,7 @@ def test_status_shows_reward_findings_and_each_reason_once(
 def test_of_several_attempts_the_one_that_is_running_is_shown(
     run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The latest attempt is over while an earlier one goes on."""
+    """The latest attempt is over while an earlier one continues."""
     shown: list[dict[str, Any]] = []
 
     def look(folder: Path, step: int) -> None:

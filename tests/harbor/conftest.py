@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Scripted:
-    """A policy that gives prepared answers, one after another, and remembers what it was asked."""
+    """A policy that gives prepared answers, one after another, and records its requests."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)

@@ -326,7 +326,7 @@ def test_a_mark_of_ordinary_text_ends_the_turn_and_stops_the_sampler() -> None:
 
 
 def test_without_any_mark_the_end_of_text_token_ends_each_turn() -> None:
-    """Later turns have no such token before them, so they are sequences of their own."""
+    """Later turns have no such token before them, so they are separate sequences."""
     tokenizer = CharacterTokenizer(no_mark)
     renderer = get_renderer(tokenizer)
     first, second = renderer.render(say("user: a", "assistant: b ", "user: c", "assistant: d"))
@@ -444,7 +444,7 @@ def test_a_template_that_refuses_the_probe_is_understood_from_real_conversations
 
 
 class SpaceTokenizer(CharacterTokenizer):
-    """As older SentencePiece models: text starts with a space of its own, at its beginning and after control tokens."""
+    """As older SentencePiece models: text starts with an added space, at its beginning and after control tokens."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         tokens = super().encode(text, add_special_tokens)

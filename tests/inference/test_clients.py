@@ -391,7 +391,7 @@ def test_a_client_whose_generate_is_asynchronous_is_held_to_its_concurrency(stat
     if stated is not None:
         setattr(client, "concurrency", stated)  # noqa: B010
     adapted = as_chat_client(client)
-    for _ in range(2):  # each in a loop of its own
+    for _ in range(2):  # each in a separate loop
         assert len(asyncio.run(adapted.complete(HELLO, **ASK, n=5))) == 5
     assert client.most_inside == (stated or 5)  # who states nothing may be asked everything at once
 

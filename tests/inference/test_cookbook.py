@@ -48,7 +48,7 @@ class Tokens(list[int]):
 
 
 class StandInRenderer:
-    """ChatML; earlier turns lose their thinking, which must come as a part of its own unless `text_only`."""
+    """ChatML; earlier turns lose their thinking, which must come as a separate part unless `text_only`."""
 
     def __init__(self, tokenizer: Any, *, text_only: bool = False) -> None:
         self.tokenizer, self.text_only = tokenizer, text_only

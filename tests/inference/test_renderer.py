@@ -124,7 +124,7 @@ def test_the_preview_cannot_be_misread_or_act_on_a_terminal(content: str, shown:
 
 def test_text_is_decoded_as_it_was_sampled() -> None:
     class Tidying(ByteTokenizer):
-        """As Hugging Face tokenizers can be set: decoded text is tidied unless told otherwise."""
+        """As Hugging Face tokenizers can be set: decoded text is tidied unless configured otherwise."""
 
         clean_up_tokenization_spaces = True
 

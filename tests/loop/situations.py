@@ -150,7 +150,7 @@ def _a_few_strangers(world: World) -> Situation:
 
 
 def _nobody_knows(world: World) -> Situation:
-    """Something new is asked and nobody answers it rightly: there is nothing to learn it from."""
+    """Something new is asked and no one answers it rightly: there is nothing to learn it from."""
     chance, new, share = world.chance, world.kinds[2], world.chance.uniform(0.2, 0.6)
     lines = [
         world.tell(new, world.wrong(new), False)

@@ -122,7 +122,7 @@ def test_failures_without_a_good_answer_teach_nothing(learned: Path) -> None:
 
 @pytest.mark.parametrize("still_liked", [30, 0])
 def test_what_people_disagree_about_is_looked_at_first(learned: Path, still_liked: int) -> None:
-    """Somebody likes another answer; the settled one is still liked, or nobody says anything about it."""
+    """Somebody likes another answer; the settled one is still liked, or no one says anything about it."""
     others = [usual(n, "never") for n in range(50)] + [usual(100 + n) for n in range(still_liked)]
     add([*others, *(usual(200 + n, "hm", feedback="down") for n in range(20))])
     decision = decide(SYSTEM)
@@ -185,7 +185,7 @@ def test_a_system_is_checked_with_lines(project: Path) -> None:
 
 
 class Adviser:
-    """Says what it was told to say, and remembers what it was asked."""
+    """Gives prepared answers, and records its requests."""
 
     asked: ClassVar[list[str]] = []
     closed: ClassVar[int] = 0

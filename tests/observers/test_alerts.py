@@ -189,7 +189,7 @@ def test_a_killed_run_and_a_killed_watcher_lose_no_alert(tmp_path: Path) -> None
         write_alerts(tmp_path, {"webhook": server.url})
         command = [sys.executable, "-m", "evsys_sdk", "run", "config.yaml", "--quiet"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        # The watcher that the run started is killed first, then the run: nobody is left who knows.
+        # The watcher that the run started is killed first, then the run: no one is left who knows.
         wait_for(lambda: (tmp_path / "outputs" / "long" / "journal.jsonl").exists())
         kill_watcher(tmp_path / ".evsys" / "alerts")
         process.kill()

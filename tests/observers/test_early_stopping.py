@@ -1,4 +1,4 @@
-"""Early stopping: what counts as better, what counts as patience, and that a resume goes on counting."""
+"""Early stopping: what counts as better, what counts as patience, and that a resume continues counting."""
 
 from __future__ import annotations
 

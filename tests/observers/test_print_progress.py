@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Time that passes only when it is told to."""
+    """Time that passes only when the test advances it."""
 
     def __init__(self) -> None:
         self.now = 1000.0

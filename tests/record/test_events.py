@@ -1,4 +1,4 @@
-"""The journal: one door for events, each chained to the line before, whoever writes and whoever is killed."""
+"""The journal: one door for events, each chained to the line before, whichever process writes or is killed."""
 
 from __future__ import annotations
 

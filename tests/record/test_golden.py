@@ -1,4 +1,4 @@
-"""Records that the version before wrote: read with the same answers, and taken up again.
+"""Records that the version before wrote: read with the same answers, and resumed.
 
 `golden/make.py` says how they were made. Answers that are meant to differ are named in `CHANGED`, each with the reason.
 """
@@ -77,7 +77,7 @@ CHANGED: dict[str, dict[str, tuple[Any, Any]]] = {
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The project of the records, on this machine, where nobody works on any of them."""
+    """The project of the records, on this machine, where no one works on any of them."""
     shutil.copytree(GOLDEN / "project", tmp_path, dirs_exist_ok=True)
     shutil.copytree(GOLDEN / "record", tmp_path / "outputs")
     for folder in (tmp_path / "outputs").iterdir():

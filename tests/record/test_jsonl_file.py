@@ -147,7 +147,7 @@ def test_rewinding_leaves_a_file_alone_that_has_nothing_to_drop(tmp_path: Path) 
     file = JsonlFile(path)
     file.rewind(4)
     file.close()
-    assert path.stat().st_ino == inode  # whoever follows the file goes on following it
+    assert path.stat().st_ino == inode  # whoever follows the file continues following it
 
 
 def test_a_reader_passes_over_an_unfinished_line(tmp_path: Path) -> None:

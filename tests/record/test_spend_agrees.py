@@ -1,4 +1,4 @@
-"""What history says an experiment has cost is what its ledger says, however often it was killed and taken up again."""
+"""What history says an experiment has cost is what its ledger says, however often it was killed and resumed."""
 
 from __future__ import annotations
 

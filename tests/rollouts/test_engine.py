@@ -44,7 +44,7 @@ class FailingPolicy:
 
 
 class WatchedEnvironment(NoEnvironment):
-    """Counts what happens to it, and fails where it is told to."""
+    """Counts what happens to it, and fails on request."""
 
     def __init__(self, log: list[str], start: BaseException | None = None, stop: BaseException | None = None) -> None:
         self.log, self._start, self._stop = log, start, stop
@@ -345,7 +345,7 @@ async def test_a_blocking_agent_does_not_stall_the_loop_that_waits_for_it(
 
 
 def engine_threads() -> set[threading.Thread]:
-    """Loops and their workers; earlier tests of this process may have left workers of their own."""
+    """Loops and their workers; earlier tests of this process may have left workers."""
     return {thread for thread in threading.enumerate() if thread.name.startswith(("evsys-rollouts", "asyncio_"))}
 
 

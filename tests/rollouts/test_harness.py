@@ -1,4 +1,4 @@
-"""Which agent and environment a recipe gets, and that a mistake in naming them is said at once."""
+"""Which agent and environment a recipe gets, and that a mistake in naming them is reported at once."""
 
 import sys
 from pathlib import Path

@@ -30,7 +30,7 @@ def policy_of(client: TrainingClient, sampler: Any = None, **changes: Any) -> Sa
 
 
 class FixedSampler:
-    """Answers every request with the same samples and keeps what it was asked."""
+    """Answers every request with the same samples and records its requests."""
 
     def __init__(self, *samples: Sample) -> None:
         self.samples, self.asked = list(samples), list[SamplingParams]()

@@ -37,7 +37,7 @@ class _Rule:
 
 
 class FaultyProxy:
-    """Stands between a client and a server; faultless until told otherwise."""
+    """Stands between a client and a server; faultless until a fault is set."""
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target)

@@ -1,4 +1,4 @@
-"""Servers for tests: `evsys serve` as a process of its own, and raw HTTP to it."""
+"""Servers for tests: `evsys serve` as a separate process, and raw HTTP to it."""
 
 from __future__ import annotations
 

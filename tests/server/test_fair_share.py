@@ -13,7 +13,7 @@ from evsys_sdk.server.state.fair_share import FairShare
 
 
 class Backend:
-    """Draws what it is told to, when it is told to."""
+    """A sampler that the test controls."""
 
     def __init__(self) -> None:
         self.order: list[tuple[str, int, int]] = []

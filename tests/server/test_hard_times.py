@@ -1,4 +1,4 @@
-"""A full disk, a kill while saving, clients that hang up: nothing half is ever seen, and the server goes on."""
+"""A full disk, a kill while saving, clients that hang up: nothing half is ever seen, and the server continues."""
 
 from __future__ import annotations
 

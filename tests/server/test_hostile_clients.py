@@ -131,7 +131,7 @@ def test_five_thousand_hostile_requests_break_nothing(state_dir: Path) -> None:
             nonlocal sent
             for request in many:
                 if request["url"].endswith("/finish") or request["method"] == "DELETE":
-                    continue  # would end what the others are sent to; both have tests of their own
+                    continue  # would end what the others are sent to; both have separate tests
                 answer = raw.http.request(**request)
                 assert answer.status_code < 500, (request, answer.text)
                 sent += 1

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 
 
 def skyrl_python() -> Path | None:
-    """The interpreter that has SkyRL; None where nobody has set it up."""
+    """The interpreter that has SkyRL; None where no one has set it up."""
     named = os.environ.get("EVSYS_SKYRL_PYTHON")
     return Path(named) if named else None
 
@@ -81,7 +81,7 @@ class SkyRLServer:
         if devices > 1:
             settings["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
         with self.log.open("w", encoding="utf-8") as log:
-            # a group of its own: a signal to the tests is not one to the server, which is ended in order
+            # a separate group: a signal to the tests is not one to the server, which is ended in order
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=settings, start_new_session=True
             )

@@ -34,7 +34,7 @@ READY = "EVSYS_SKYRL_READY"
 
 
 def main() -> None:
-    """Start what was asked for."""
+    """Start the requested server."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     if sys.argv[1:2] == ["engine"]:
         run_engine(sys.argv[2:])
@@ -46,7 +46,7 @@ def main() -> None:
     options = parser.parse_args()
     options.state.mkdir(parents=True, exist_ok=True)
     answer = os.dup(1)
-    os.dup2(2, 1)  # SkyRL logs to stdout, which nobody may be reading
+    os.dup2(2, 1)  # SkyRL logs to stdout, which no one may be reading
     asyncio.run(run_api(options.model, options.state, answer, options.devices))
 
 

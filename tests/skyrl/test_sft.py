@@ -1,4 +1,4 @@
-"""SFT from a YAML file on SkyRL's server: it learns, and a run that was killed goes on exactly."""
+"""SFT from a YAML file on SkyRL's server: it learns, and a run that was killed continues exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 20
 
 @pytest.fixture(scope="module")
 def undisturbed(server: SkyRLServer, tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """The losses of a run that nobody disturbed."""
+    """The losses of a run that no one disturbed."""
     config = written(tmp_path_factory.mktemp("undisturbed"), server)
     done = subprocess.run(command(config), capture_output=True, text=True, check=False, cwd=config.parent, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
 """What the thin installation of SkyRL leaves out, in the small part its JAX engine uses.
 
-SkyRL imports torch to recognise tensors of images, and peft to write the settings of an adapter beside its weights. The
-two packages bring some GB with them; these few lines stand in for them. Import this before anything of SkyRL.
+SkyRL imports torch to recognise tensors of images, and peft to write the settings of an adapter next to its weights.
+The two packages bring some GB with them; these few lines stand in for them. Import this before anything of SkyRL.
 """
 
 from __future__ import annotations

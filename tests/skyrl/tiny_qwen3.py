@@ -1,4 +1,4 @@
-"""A Qwen3 of 0.1 million parameters with a tokenizer of its own, made on the spot. Runs in SkyRL's environment.
+"""A Qwen3 of 0.1 million parameters with its own tokenizer, made on the spot. Runs in SkyRL's environment.
 
     python tests/skyrl/tiny_qwen3.py FOLDER
 

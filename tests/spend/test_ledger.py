@@ -195,7 +195,7 @@ def test_two_arms_at_the_same_time_take_the_time_once(tmp_path: Path, monkeypatc
     now[0] = 1005.0
     ledger.add("b", Spend(wall_s=10.0, gpu_s=10.0))
     assert (ledger.total().wall_s, ledger.of("a").wall_s, ledger.total().gpu_s) == (15.0, 10.0, 20.0)
-    now[0] = 90_000.0  # a day later it goes on
+    now[0] = 90_000.0  # a day later it continues
     ledger.add("a", Spend(wall_s=5.0))
     assert (ledger.total().wall_s, ledger.of("a").wall_s) == (20.0, 15.0)
 

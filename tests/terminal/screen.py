@@ -91,7 +91,7 @@ class Screen:
 
 @dataclass
 class Session:
-    """A command on a terminal of its own."""
+    """A command on a separate terminal."""
 
     process: subprocess.Popen[bytes]
     terminal: int
@@ -126,7 +126,7 @@ class Session:
             return self.process.poll() is None
         try:
             received = os.read(self.terminal, 4096)
-        except OSError:  # how Linux says that nobody is at the other end any more
+        except OSError:  # how Linux says that no one is at the other end any more
             return False
         text = self.left + received
         whole = text.decode("utf-8", "ignore").encode()

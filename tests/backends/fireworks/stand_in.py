@@ -65,7 +65,7 @@ class StandIn(LoopbackServer):
             model.client.close()
 
     def names(self) -> list[str]:
-        """What was asked for."""
+        """The requests."""
         return [name for name, _ in self.asked]
 
     def answer(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class StandIn(LoopbackServer):
 
 
 def _event(sample: Sample, tokens: list[int], logprobs: list[float]) -> dict[str, Any]:
-    # what the policy thought of its tokens is another number, which nobody may take for the model's
+    # what the policy thought of its tokens is another number, which no one may take for the model's
     content = [{"logprob": value, "sampling_logprob": value / 2 - 1} for value in logprobs]
     choice = {
         "text": ByteTokenizer().decode(sample.tokens),

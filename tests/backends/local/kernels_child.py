@@ -174,7 +174,7 @@ def check_choice(vocabulary: int) -> None:
 
 
 def check_gather() -> None:
-    """Keys of sequences that share a prefix, as they are and filled up to a shape; what is behind them is nobody's."""
+    """Keys of sequences that share a prefix, as they are and filled up to a shape; what is behind them is no one's."""
     rng = np.random.default_rng(0)
     start = rng.integers(0, 99, 20)
     [row] = pack([np.concatenate([start, rng.integers(0, 99, size)]) for size in (5, 23, 40)], budget=1000)

@@ -1,4 +1,4 @@
-"""Runs in a process of its own, whose memory can be measured and limited: see test_memory.py.
+"""Runs in a separate process, whose memory can be measured and limited: see test_memory.py.
 
 Usage: memory_child.py estimate|limits JSON; prints one line of JSON.
 """

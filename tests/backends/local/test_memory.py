@@ -94,7 +94,7 @@ def test_recomputed_layers_give_the_same_gradient_to_the_last_bit(
 
 
 def child(work: str, argument: Any) -> Any:
-    """What `memory_child` finds out, in a process of its own."""
+    """What `memory_child` finds out, in a separate process."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, str(Path(__file__).with_name("memory_child.py")), work, json.dumps(argument)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)

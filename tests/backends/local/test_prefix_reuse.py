@@ -123,7 +123,7 @@ def test_three_turns_read_only_what_is_new_and_sample_the_same(
     "family", ["gpt-oss", "DeepSeek V3", "Gemma 3n, shared keys", "GPT-2", "Qwen3-MoE", "Qwen3.5", "LFM2"]
 )
 def test_other_families_sample_the_same_in_later_turns(family: str, tmp_path: Path, make_client: MakeClient) -> None:
-    """Sinks, values of another width than keys, layers without keys of their own, learned positions, experts,
+    """Sinks, values of another width than keys, layers without keys, learned positions, experts,
     states."""
     arch, config = FAMILIES[family]
     client = make_client(name=build(tmp_path / "model", arch, **config))

@@ -1,4 +1,4 @@
-"""The records beside the SmolLM2 examples are of the configs beside them, and show what the examples claim.
+"""The records next to the SmolLM2 examples are of the configs next to them, and show what the examples claim.
 
 Needs neither torch nor the model: a conclusion is drawn from files.
 """

@@ -171,7 +171,7 @@ def test_tokens_are_drawn_from_the_tempered_and_truncated_distribution() -> None
 
 
 def test_training_and_sampling_take_turns(client: Any) -> None:
-    """A long sample of an old snapshot goes on while the weights are trained, and is not touched by it."""
+    """A long sample of an old snapshot continues while the weights are trained, and is not touched by it."""
     sampler = client.sampler().result()
     prompt = client.tokenizer.encode("start")
     expected = sampler.sample(prompt, 4, SamplingParams(120, seed=3, stop=[])).result()

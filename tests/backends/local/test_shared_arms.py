@@ -112,7 +112,7 @@ def test_how_many_arms_fit_follows_from_free_memory(llama: str, monkeypatch: pyt
 
 
 class watching:
-    """Do something again and again beside a block."""
+    """Do something again and again next to a block."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work, self._ended = work, threading.Event()

@@ -1,4 +1,4 @@
-"""A network and a server that fail: a run ends or goes on as documented, and no step is applied twice."""
+"""A network and a server that fail: a run ends or continues as documented, and no step is applied twice."""
 
 from __future__ import annotations
 

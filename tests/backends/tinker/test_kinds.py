@@ -1,4 +1,4 @@
-"""The kinds beside `tinker`: what they assume of a server, and what is refused."""
+"""The kinds next to `tinker`: what they assume of a server, and what is refused."""
 
 from __future__ import annotations
 

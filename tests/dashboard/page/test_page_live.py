@@ -52,7 +52,7 @@ def test_an_empty_project_says_what_to_type(open_tab: Callable[..., Tab], tmp_pa
 
 @pytest.fixture
 def start_run() -> Iterator[Callable[[Path], subprocess.Popen[bytes]]]:
-    """Starts `evsys run` as a process of its own; what still runs at the end is stopped."""
+    """Starts `evsys run` as a separate process; what still runs at the end is stopped."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(config: Path) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""Each limit of a bwrap sandbox ends in the result that its documentation promises, and the sandbox goes on."""
+"""Each limit of a bwrap sandbox ends in the result that its documentation promises, and the sandbox continues."""
 
 from __future__ import annotations
 

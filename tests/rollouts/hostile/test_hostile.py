@@ -61,7 +61,7 @@ def test_there_are_programs_enough() -> None:
 
 
 async def attack(program: str, timeout_s: float = 20.0, **params: object) -> str:
-    """Run a Python program in a sandbox of its own; what it printed, which is nothing if it was killed."""
+    """Run a Python program in a separate sandbox; what it printed, which is nothing if it was killed."""
     sandbox = BwrapEnvironment(**{**SMALL, **params})
     try:
         await sandbox.start()
