@@ -23,6 +23,7 @@ from ...record.ledger import Tally
 from ...record.runs import RunRecord
 from ...record.values import number, part
 from .recheck import NON_REPLAYABLE_VERIFIERS, TOLERANCE, Rechecker
+from .report import Unchecked
 
 type Answers = dict[tuple[str, int], dict[str, Any]]
 
@@ -126,8 +127,8 @@ class AnswerBook:
         if own and self._written.keys() <= {*arms} and stated > paid:
             yield f"with the models before training there are {stated:,.0f} tokens, and {paid:,.0f} were sampled"
 
-    def judge_again(self, tasks: Mapping[str, HarborTask], *, thorough: bool) -> tuple[list[str], int, int]:
-        """Verify a sample of answers again; return changed rewards, the number verified, and that of changed tasks."""
+    def judge_again(self, tasks: Mapping[str, HarborTask], *, thorough: bool) -> list[str]:
+        """Verify a sample of answers again; return changed rewards. Raises `Unchecked` if none can be verified."""
         checked, changed = 0, 0
         found: list[str] = []
         for place, answer in self._choose(thorough):
@@ -141,7 +142,9 @@ class AnswerBook:
                         f"{place}: the answer to task '{answer['task_id']}' earned {answer['reward']:g}, "
                         f"and earns {reward:g} when it is judged again"
                     )
-        return found[:_MOST_NAMED], checked, changed
+        if not checked and not self._recheck.failure:
+            raise Unchecked("its tasks have changed since" if changed else "none of its rewards can be recomputed here")
+        return [*found[:_MOST_NAMED], *filter(None, [self._recheck.failure])]
 
     def _choose(self, thorough: bool) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield random answers of each evaluation: at least `_FEWEST`, and more until the time limit.

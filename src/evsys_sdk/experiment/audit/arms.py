@@ -12,9 +12,10 @@ from ...record.evidence import hash_file, hash_result, seal_ledger
 from ...record.ledger import read_tally
 from ...record.runs import RunRecord
 from ...record.values import items, number, part, text
-from .case import Case, Unchecked
+from .case import Case
 from .identity import COMPARED
 from .recheck import TOLERANCE
+from .report import Unchecked
 
 _NAMED = 3
 _TELLING = 5

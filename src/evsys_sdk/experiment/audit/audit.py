@@ -37,9 +37,9 @@ from ..benchmark_plan import load_entry
 from ..hypothesis import hypothesis_sha256
 from . import arms
 from .answers import name_scoring
-from .case import Case, Fact, Unchecked
+from .case import Case, Fact
 from .recheck import Rechecker, compare_conclusions, find_edited_page
-from .report import AuditReport
+from .report import AuditReport, Unchecked
 
 
 def audit_experiment(
@@ -199,12 +199,7 @@ def _check_judged_answers(case: Case) -> Iterator[str]:
             tasks |= {task.task_id: task for task in load_entry(entry).tasks[: entry.n_tasks]}
     if not tasks:
         raise Unchecked("no benchmark of it can be read here")
-    found, checked, changed = case.answers.judge_again(tasks, thorough=not case.before_conclusion)
-    if failure := case.recheck.failure:
-        found = [*found, failure]
-    elif not checked and not found:
-        raise Unchecked("its tasks have changed since" if changed else "none of its rewards can be recomputed here")
-    yield from found
+    yield from case.answers.judge_again(tasks, thorough=not case.before_conclusion)
 
 
 def _check_anchor(case: Case) -> Iterator[str]:

@@ -14,11 +14,7 @@ from ...record.reader import ExperimentRecord
 from ...record.runs import RunRecord
 from .answers import AnswerBook
 from .recheck import Rechecker
-from .report import AuditCheck, AuditReport
-
-
-class Unchecked(Exception):
-    """Raised with the reason why a fact cannot be checked on this machine."""
+from .report import AuditCheck, AuditReport, Unchecked
 
 
 @dataclass

@@ -75,17 +75,26 @@ class Rechecker(ExitStack):
         what = task.verifier
         if not isinstance(what, InProcessVerifier) or what.fn_name in NON_REPLAYABLE_VERIFIERS:
             return None
-        if what.fn_name in registry("verifier"):
-            return judge_here(task, answer) if is_deterministic(what.fn_name) else None
-        return self._ask({"task": to_dict(task), "answer": answer})
+        if what.fn_name not in registry("verifier"):
+            return self._ask({"task": to_dict(task), "answer": answer})
+        if not is_deterministic(what.fn_name):
+            return None
+        messages = [*opening(task), {"role": "assistant", "content": answer}]
+        given = VerifierInput(prompt=text_of(task.instruction), completion=answer, messages=messages, task=task)
+        with suppress(EvsysError):
+            return run_blocking(lambda: build_verifier(what)(given)).reward
+        return None
 
     def measure(self, name: str, samples: list[TaskSamples]) -> float | None:
         """Compute a metric of samples; None if it needs other inputs or a sample failed."""
         if any(one.failed for task in samples for one in task.samples):
             return None
-        if name in registry("metric"):
-            return measure_here(name, samples)
-        return self._ask({"metric": name, "samples": [asdict(task) for task in samples]})
+        if name not in registry("metric"):
+            return self._ask({"metric": name, "samples": [asdict(task) for task in samples]})
+        with suppress(EvsysError):
+            metric = build_metric(name)
+            return metric(samples).value if metric.inputs == frozenset({"task_rewards"}) else None
+        return None
 
     def _ask(self, question: dict[str, Any]) -> float | None:
         """Send a question to the process of the project's code; None if it has no value or has failed."""
@@ -127,31 +136,6 @@ def is_deterministic(verifier: str) -> bool:
         return bool(getattr(get_verifier(verifier), "deterministic", True))
     except EvsysError:
         return True
-
-
-def judge_here(task: HarborTask, answer: str) -> float | None:
-    """Compute a reward with a verifier registered in this process; None if it fails."""
-    what = task.verifier
-    assert isinstance(what, InProcessVerifier)
-    conversation = [*opening(task), {"role": "assistant", "content": answer}]
-    given = VerifierInput(prompt=text_of(task.instruction), completion=answer, messages=conversation, task=task)
-    try:
-        return run_blocking(lambda: _reward(what, given))
-    except EvsysError:
-        return None
-
-
-async def _reward(what: InProcessVerifier, given: VerifierInput) -> float:
-    return (await build_verifier(what)(given)).reward
-
-
-def measure_here(name: str, samples: list[TaskSamples]) -> float | None:
-    """Compute a metric registered in this process; None if it fails or needs more than rewards."""
-    try:
-        metric = build_metric(name)
-        return metric(samples).value if metric.inputs == frozenset({"task_rewards"}) else None
-    except EvsysError:
-        return None
 
 
 def compare_conclusions(stored: Conclusion, drawn: Conclusion) -> Iterator[str]:
@@ -198,16 +182,15 @@ def _answer_for_project(imports: Sequence[str]) -> None:
         except EvsysError as error:  # if it is missing on this machine, so are its verifiers
             if isinstance(error.__cause__, SystemExit):
                 return
+        recheck = Rechecker(None)  # now all of the project's code is registered here
         for line in sys.stdin:
             question = json.loads(line)
             if "task" in question:
-                task = cast("HarborTask", from_dict(question["task"]))
-                known = isinstance(task.verifier, InProcessVerifier) and is_deterministic(task.verifier.fn_name)
-                value = judge_here(task, question["answer"]) if known else None
+                value = recheck.judge(cast("HarborTask", from_dict(question["task"])), question["answer"])
             else:
                 samples = [[ScoredSample(**one) for one in task["samples"]] for task in question["samples"]]
                 names = [task["task_id"] for task in question["samples"]]
-                value = measure_here(question["metric"], [*map(TaskSamples, names, samples)])
+                value = recheck.measure(question["metric"], [*map(TaskSamples, names, samples)])
             answers.write(json.dumps({"value": value}) + "\n")
             answers.flush()
 

@@ -10,6 +10,10 @@ type State = Literal["ok", "flagged", "remark", "unchecked"]
 """`flagged`: a recomputed value contradicts the record. A `remark` does not affect the verdict."""
 
 
+class Unchecked(Exception):
+    """Raised with the reason why a fact cannot be checked on this machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditCheck:
     """The check of one fact."""
