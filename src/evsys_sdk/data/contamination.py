@@ -149,12 +149,10 @@ class TaskIndex:
     def __init__(self, tasks: Iterable[ProbeTask]) -> None:
         self.tasks = list(tasks)
         self._words = [words_of(task.question) for task in self.tasks]
-        self._short: dict[Words, list[int]] = defaultdict(list)
+        self._has_short = any(len(words) < _LONG for words in self._words)
         self._begins: dict[Words, list[int]] = defaultdict(list)
         for at, words in enumerate(self._words):
-            if words:
-                places = self._begins if len(words) >= _LONG else self._short
-                places[words[:_LONG]].append(at)
+            self._begins[words[:_LONG]].append(at)
         common = Counter(trigram for words in self._words for trigram in _trigrams(words))
         most = max(1, _TEMPLATE * len(self.tasks))
         self._own = [{one for one in _trigrams(words) if common[one] <= most} for words in self._words]
@@ -193,10 +191,10 @@ class TaskIndex:
                 for at in self._begins.get(window, ()):
                     if seen[start : start + len(self._words[at])] == self._words[at]:
                         found.add(at)
-        if self._short:
+        if self._has_short:
             # A message, a line, or a question split over the messages before the answer.
             parts = {words_of(" ".join(texts[:-1])), words}.union(*map(_list_parts, texts))
-            found.update(at for part in parts for at in self._short.get(part, ()))
+            found |= {at for part in parts if part for at in self._begins.get(part, ()) if self._words[at] == part}
         return found
 
     def _find_near(self, words: Words) -> dict[int, str]:

@@ -30,8 +30,6 @@ from ..audit.audit import AuditReport, audit_experiment
 from .evidence import ArmEvidence, Evidence, Looks, RunEvidence, Score, ScoredSet, SetKey
 from .summary import shorten
 
-_ENDED = ("completed", "failed", "cancelled")
-
 
 def read_evidence(path: Path, audit: AuditReport | None = None, record: ExperimentRecord | None = None) -> Evidence:
     """Read the evidence of an experiment; pass `audit` and `record` to reuse them."""
@@ -96,7 +94,7 @@ def _arm(run: RunRecord) -> ArmEvidence:
         run.name,
         run.run,
         run.seed or 0,
-        status=run.status if result and run.status in _ENDED else None,
+        status=run.status if result else None,
         error=run.error or None,
         unscored=run.unscored or None,
         at_deadline=is_deadline_stop(text(extras.get("stop_reason"))),
