@@ -21,7 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .builtins import BUILTINS, Builtin
-from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, closest, install_hint
+from .errors import DuplicateNameError, MissingExtraError, UnknownNameError, closest
 from .lazy import find_entry_points
 from .user_code import default_limit_s, user_code
 
@@ -219,7 +219,7 @@ class Registry:
             builtin = None  # replaced by an extension of the project
         source = "built-in" if builtin else self._packages.get(name, "registered")
         missing = builtin.missing_extra if builtin else None
-        problem = f"needs the extra '{missing}'. {install_hint(missing)}" if missing else ""
+        problem = f"pip install 'evsys-sdk[{missing}]'" if missing else ""
         try:
             summary = builtin.read_summary() if builtin else None
             if summary is None:

@@ -300,3 +300,5 @@ def test_logs_of_an_arm_are_its_metrics_and_an_unknown_arm_is_refused(
     assert (answer["arm"], answer["what"]) == ("r__seed43", "metrics")
     assert main(["logs", str(folder), "--arm", "nope"]) == 1
     assert "there is no arm 'nope'. Choose one of: r__seed42, r__seed43." in capsys.readouterr().err
+    assert main(["logs", str(folder), "--metrics", "--rollouts", "val"]) == 1
+    assert "--metrics and --rollouts cannot be used together" in capsys.readouterr().err

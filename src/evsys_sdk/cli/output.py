@@ -93,12 +93,16 @@ def fit_table(
     return text.fit_table(shown_cells[0], shown_cells[1:], width=width or text.terminal_width(), flexible=flexible)
 
 
-def table_of_differences(headers: Sequence[str], rows: Sequence[Sequence[str]], *, shared: Sequence[str]) -> str:
+def table_of_differences(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, shared: Sequence[str], whole: Sequence[str] = ()
+) -> str:
     """A table; of the columns `shared`, those with one value in all rows become a line below it."""
     values = {name: {row[at] for row in rows} for at, name in enumerate(headers) if name in shared and len(rows) > 1}
     same = {name: min(found) for name, found in values.items() if len(found) == 1}
     kept = [at for at, name in enumerate(headers) if name not in same]
-    shown = fit_table([headers[at] for at in kept], [[row[at] for at in kept] for row in rows], whole=(headers[0],))
+    shown = fit_table(
+        [headers[at] for at in kept], [[row[at] for at in kept] for row in rows], whole=whole or headers[:1]
+    )
     below = "  ".join(f"{name} {value}" for name, value in same.items())
     return shown + (f"\nthe same for all: {below}" if below else "")
 

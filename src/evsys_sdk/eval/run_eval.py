@@ -63,6 +63,8 @@ class RunEvaluator:
     failures: dict[str, str] = field(default_factory=dict[str, str])
     """Split and stage that could not be scored -> reason."""
     _tasks: list[HarborTask] | None = None
+    _answered: set[str] = field(default_factory=set[str])
+    """Splits and stages with a score above 0 so far."""
 
     @property
     def failure(self) -> str | None:
@@ -122,7 +124,9 @@ class RunEvaluator:
             self.failures[what] = f"{type(error).__name__}: {error}"
             get_logger(__name__).error("the evaluation after step %d failed: %s", step, self.failures[what])
             return None
-        warn_of_zeros(result, self.run_dir, step)
+        if what not in self._answered:  # a stage that scored before is forgotten, which retention reports
+            warn_of_zeros(result, self.run_dir, step)
+        self._answered |= {what} if result.saturated != 0 else set()
         errors = {f"{label}/stderr": score.stderr for label, score in result.metrics.items()}
         values = {label: score.value for label, score in result.metrics.items()}
         values |= {label: stderr for label, stderr in errors.items() if stderr is not None}

@@ -217,6 +217,8 @@ def logs(
     from ...record.reader import ExperimentRecord
     from ...record.run_files.logs import last_console, last_metrics, last_rollouts
 
+    if metrics and split is not None:
+        raise click.UsageError("--metrics and --rollouts cannot be used together. Run the command once for each.")
     record = ExperimentRecord(find_folder(experiment, roots))
     answer: dict[str, Any] = {"path": str(record.folder), "state": record.status}
     if not metrics and split is None and not arm:

@@ -47,7 +47,7 @@ def _render(plan: ExperimentPlan) -> None:
         recipes = {run.algorithm for run in plan.runs}
         rows.append(("all arms", f"{plan.n_arms}", recipes.pop() if len(recipes) == 1 else "", *_cells(plan.total)))
     headers = ("run", "arms", "recipe", "steps", "trained", "sampled", "usd", "time")
-    click.echo(table_of_differences(headers, rows, shared=("recipe", "usd")))
+    click.echo(table_of_differences(headers, rows, shared=("recipe", "usd"), whole=headers[1:]))
     for name, limit in plan.budget.items():
         print_text(_verdict(name, limit))
     if plan.sensitivity is not None:

@@ -179,7 +179,8 @@ def _render(result: ExperimentResult, *, reported: bool) -> None:
     if not reported or len(result.runs) > 1:  # in a long log they may be far above
         _print_by_run((run.run_id, problem) for run in result.runs if (problem := run.error or run.notes.unscored))
     if not reported:
-        _print_by_run((run.run_id, finding) for run in result.runs for finding in run.notes.findings or ())
+        worked = [run for run in result.runs if not run.error]  # an error contains the finding that caused it
+        _print_by_run((run.run_id, finding) for run in worked for finding in run.notes.findings or ())
     if result.conclusion is not None:
         if plot := draw_scores(result.conclusion, width=get_terminal_size().columns):
             click.echo(f"\n{plot}\n")

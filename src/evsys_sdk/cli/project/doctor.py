@@ -89,7 +89,7 @@ def _list_installed(as_json: bool) -> None:
         click.echo(f"evsys-sdk {__version__}, Python {platform.python_version()}. Backends: {', '.join(backends)}.")
         if missing:
             click.echo("Optional, not installed:")
-        click.echo(fields((problem.rpartition("with: ")[2], ", ".join(names)) for problem, names in missing.items()))
+        click.echo(fields((problem, ", ".join(names)) for problem, names in missing.items()))
         click.echo("Test a backend with --backend NAME, and the sandboxes with --sandbox.")
 
     emit(answer, as_json, render)
