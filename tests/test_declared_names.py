@@ -80,4 +80,4 @@ def private_lookup(node: ast.AST) -> str | None:
 
 def test_no_private_name_is_looked_up_from_outside() -> None:
     lookups = [(where, name) for where, node in nodes() if (name := private_lookup(node)) is not None]
-    assert [one for one in lookups if not one[0].startswith(OTHER_PEOPLES) and one not in OF_PYTHON] == []
+    assert [lookup for lookup in lookups if not lookup[0].startswith(OTHER_PEOPLES) and lookup not in OF_PYTHON] == []

@@ -275,7 +275,7 @@ def test_one_command_lists_and_approves_whatever_waits(workspace: Path, capsys: 
     request_approval(workspace / ".evsys" / "loop" / "shop", "deploy of round 3")
     assert main(["approve", "--json"]) == 0
     waiting = json.loads(capsys.readouterr().out)
-    assert [one["command"] for one in waiting] == [
+    assert [item["command"] for item in waiting] == [
         "evsys approve campaign:better abc",
         "evsys approve campaign:better def",
         "evsys approve loop:shop 'deploy of round 3'",
@@ -290,7 +290,7 @@ def test_one_command_lists_and_approves_whatever_waits(workspace: Path, capsys: 
     assert main(["approve", "campaign:better", "--reject", "--reason", "too long"]) == 0
     assert main(["approve", "loop:shop"]) == 0
     approvals = load_campaign("better").approvals
-    assert [(one.subject, one.state, one.by, one.reason) for one in approvals.values()] == [
+    assert [(approval.subject, approval.state, approval.by, approval.reason) for approval in approvals.values()] == [
         ("abc", "approved", "ada", ""),
         ("def", "rejected", "", "too long"),
     ]

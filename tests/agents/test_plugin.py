@@ -80,7 +80,7 @@ def test_every_manifest_says_the_same() -> None:
     manifests = [
         {key: read(name).get(key) for key in ("name", "version", "description", "license")} for name in MANIFESTS
     ]
-    assert all(one == manifests[0] for one in manifests)
+    assert all(manifest == manifests[0] for manifest in manifests)
     assert manifests[0]["version"] == __version__
     assert set(read(".agents/plugin.json")) <= OF_AGENT_PLUGINS
     assert all(read(name)["author"]["name"] for name in MANIFESTS)

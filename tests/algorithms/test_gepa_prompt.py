@@ -95,7 +95,7 @@ def test_the_prompt_gets_better_within_its_budget() -> None:
         candidate["score"] for candidate in parsed["candidates"]
     )
     assert len(parsed["pareto"]) == 8
-    scored_calls = [one for one in calls_on_disk() if "score" in one]
+    scored_calls = [call for call in calls_on_disk() if "score" in call]
     assert len(scored_calls) == Pupil.calls <= run.metrics["metric_calls"]
     assert (Pupil.closed, Mentor.closed) == (1, 1), "nobody else lets go of them"
 

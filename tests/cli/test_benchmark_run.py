@@ -58,16 +58,16 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str, exit_code: int =
 
 @pytest.mark.parametrize("ref", ["letters", "data/benchmark/letters", "data/benchmark/letters/tasks.jsonl"])
 def test_a_benchmark_is_found_by_name_and_by_path(ref: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, ref, "--breakdown", "size")
-    assert found["metrics"]["pass@1"]["value"] == pytest.approx(2 / 3)
-    assert found["breakdown"]["size"]["s"]["pass@1"]["value"] == 1.0
-    assert json.loads(Path(found["output"], "result.json").read_text(encoding="utf-8")) == found
+    reply = answer(capsys, ref, "--breakdown", "size")
+    assert reply["metrics"]["pass@1"]["value"] == pytest.approx(2 / 3)
+    assert reply["breakdown"]["size"]["s"]["pass@1"]["value"] == 1.0
+    assert json.loads(Path(reply["output"], "result.json").read_text(encoding="utf-8")) == reply
 
 
 def test_what_failed_is_repeated_by_the_same_command(capsys: pytest.CaptureFixture[str]) -> None:
     Parrot.broken = {"b"}
-    found = answer(capsys, "letters", "-o", "out", exit_code=2)
-    assert "away" in found["unscored"]["b"]
+    reply = answer(capsys, "letters", "-o", "out", exit_code=2)
+    assert "away" in reply["unscored"]["b"]
     Parrot.asked, Parrot.broken = [], set()
     assert answer(capsys, "letters", "-o", "out")["unscored"] == {}
     assert Parrot.asked == ["b"]
@@ -108,18 +108,18 @@ def test_an_agent_of_ones_own_gets_its_params(project: Path, capsys: pytest.Capt
     (project / "polite_agent.py").write_text(AGENT, encoding="utf-8")
     sys.path.insert(0, str(project))
     agent = ["--agent", "polite_agent:Polite", "--agent-param", "word=b", "--agent-param", "times=2"]
-    found = answer(capsys, "letters", *agent)
+    reply = answer(capsys, "letters", *agent)
     assert Parrot.asked == ["b", "b", "b"]
-    assert found["metrics"]["pass@1"]["value"] == pytest.approx(1 / 3)
-    assert found["settings"]["harness"]["agent"]["params"] == {"word": "b", "times": 2}
+    assert reply["metrics"]["pass@1"]["value"] == pytest.approx(1 / 3)
+    assert reply["settings"]["harness"]["agent"]["params"] == {"word": "b", "times": 2}
     assert main(["benchmark", "run", "letters", "--inference", "parrot", *agent[:-1], "times=x"]) == 1
     assert "agent.params.times" in capsys.readouterr().err
 
 
 def test_the_record_says_what_was_scored_and_when(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "letters", "--output-dir", "somewhere")
+    reply = answer(capsys, "letters", "--output-dir", "somewhere")
     written = json.loads(Path("somewhere/result.json").read_text(encoding="utf-8"))
-    assert written == found
+    assert written == reply
     assert (written["record"], written["kind"], written["model"]) == (1, "benchmark run", "parrot")
     assert Path("somewhere/predictions.jsonl").exists()
 

@@ -40,9 +40,9 @@ def test_the_second_time_it_agrees(experiment: Path, capsys: pytest.CaptureFixtu
     main(["conclude", "outputs/e"])
     capsys.readouterr()
     assert main(["conclude", "outputs/e", "--json"]) == 0
-    found = answer(capsys)
-    assert (found["agrees"], found["written"], found["changed"]) == (True, False, [])
-    assert found["conclusion"]["best_arm"] == "a"
+    reply = answer(capsys)
+    assert (reply["agrees"], reply["written"], reply["changed"]) == (True, False, [])
+    assert reply["conclusion"]["best_arm"] == "a"
     assert main(["conclude", "outputs/e", "--check"]) == 0
 
 

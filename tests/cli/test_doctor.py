@@ -74,14 +74,14 @@ def test_bad_input_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_it_says_what_sandboxes_promise_on_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", "--sandbox", "--json"])
-    told = json.loads(capsys.readouterr().out)
-    held = {promise["name"]: promise["held"] for promise in told["promises"]}
+    parsed = json.loads(capsys.readouterr().out)
+    held = {promise["name"]: promise["held"] for promise in parsed["promises"]}
     if held["a sandbox"]:
-        assert (code, told["missing"]) == (0, [])
+        assert (code, parsed["missing"]) == (0, [])
         for name in ("filter on all processes", "no privileges", "no descriptors", "no network", "nothing survives"):
             assert held[name] is True, name
     else:
-        assert (code, "a sandbox" in told["missing"]) == (1, True)
+        assert (code, "a sandbox" in parsed["missing"]) == (1, True)
     assert main(["doctor", "--sandbox"]) == code
     assert "control group" in capsys.readouterr().out
 

@@ -87,16 +87,16 @@ def test_the_example_runs_on_mock(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_projects_own_client_is_scored_by_aliases(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments("--secondary-aliases", "loose.json", "--json", "--quiet")) == 0
     out, err = capsys.readouterr()
-    found: dict[str, Any] = json.loads(out)
+    parsed: dict[str, Any] = json.loads(out)
     assert err == ""
-    assert found["model"] == "routes:good"
-    assert found["pass_at"]["1"]["value"] == pytest.approx(2 / 3)
-    assert found["pass_at_with_secondary"]["1"]["value"] == 1.0
-    assert {kind: found["rates"][kind]["value"] for kind in ("exact", "alias", "secondary")} == pytest.approx(
+    assert parsed["model"] == "routes:good"
+    assert parsed["pass_at"]["1"]["value"] == pytest.approx(2 / 3)
+    assert parsed["pass_at_with_secondary"]["1"]["value"] == 1.0
+    assert {kind: parsed["rates"][kind]["value"] for kind in ("exact", "alias", "secondary")} == pytest.approx(
         {"exact": 1 / 3, "alias": 1 / 3, "secondary": 1 / 3}
     )
-    assert found["by_toolkit"]["travel"]["pass_at_1"]["value"] == 0.5
-    assert json.loads(Path("out/summary.json").read_text("utf-8")) == found
+    assert parsed["by_toolkit"]["travel"]["pass_at_1"]["value"] == 0.5
+    assert json.loads(Path("out/summary.json").read_text("utf-8")) == parsed
 
 
 def test_the_same_command_again_asks_nothing(project: Path) -> None:

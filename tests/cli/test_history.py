@@ -55,10 +55,12 @@ def test_two_forms_of_a_digest_at_once_are_refused(root: Path, capsys: pytest.Ca
 
 
 def test_history_lists_filters_and_counts(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "history")
-    assert (found["total"], found["trials"]) == (2, {"tested": 2, "supported": 0, "expected_false": 0.03})
-    assert [one["name"] for one in found["experiments"]] == ["longer", "rates"]
-    assert [one["name"] for one in answer(capsys, "history", "--verdict", "refuted")["experiments"]] == ["rates"]
+    reply = answer(capsys, "history")
+    assert (reply["total"], reply["trials"]) == (2, {"tested": 2, "supported": 0, "expected_false": 0.03})
+    assert [experiment["name"] for experiment in reply["experiments"]] == ["longer", "rates"]
+    assert [experiment["name"] for experiment in answer(capsys, "history", "--verdict", "refuted")["experiments"]] == [
+        "rates"
+    ]
     limited = answer(capsys, "history", "--limit", "1")
     assert (limited["total"], len(limited["experiments"])) == (2, 1)
     assert "1 of 2 experiments" in text(capsys, "history", "--limit", "1")
@@ -100,7 +102,9 @@ def test_bad_input_is_a_sentence_and_exit_code_1(
 def test_notes_and_invalidations_are_seen_at_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(answer(capsys, "note", "rates", "Check the data.", "--author", "agent")["event_id"]) == 12
     assert "agent: Check the data." in text(capsys, "show", "rates")
-    assert [one["name"] for one in answer(capsys, "history", "--search", "check data")["experiments"]] == ["rates"]
+    assert [
+        experiment["name"] for experiment in answer(capsys, "history", "--search", "check data")["experiments"]
+    ] == ["rates"]
     assert answer(capsys, "invalidate", "longer", "--reason", "leak")["event"] == "invalidated"
     assert [one["id"] for one in answer(capsys, "context")["questions"][0]["best"]] == ["rates-0a1b2c3d"]
     assert "INVALIDATED" in text(capsys, "history")

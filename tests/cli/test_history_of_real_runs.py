@@ -57,7 +57,7 @@ def test_two_experiments_are_listed_shown_compared_and_digested(
     assert run("first", capsys) == 0
     assert run("second", capsys, n_repeats=2, parent_experiment_id="first") == 0
     listed = answer(capsys, "history", "--sort", "oldest")["experiments"]
-    assert [(one["name"], one["status"], one["n_arms"]) for one in listed] == [
+    assert [(entry["name"], entry["status"], entry["n_arms"]) for entry in listed] == [
         ("first", "completed", 2),
         ("second", "completed", 4),
     ]
@@ -71,11 +71,11 @@ def test_two_experiments_are_listed_shown_compared_and_digested(
     assert shown["checkpoints"][-1]["final"] is True
     compared = answer(capsys, "compare", "first", "second")
     assert {one["path"] for one in compared["config"]} >= {"n_repeats"}
-    assert [one["metric"] for one in compared["differences"]] == ["val/routing/pass@1"]
+    assert [difference["metric"] for difference in compared["differences"]] == ["val/routing/pass@1"]
     assert {curve["metric"] for curve in compared["curves"]} == {"loss", "val/routing/pass@1"}
     digest = answer(capsys, "context")
     assert digest["spend"][0]["experiments"] == 2
-    assert [(one["experiments"], one["runs"]) for one in digest["questions"]] == [(2, {"sft": 4})]
+    assert [(question["experiments"], question["runs"]) for question in digest["questions"]] == [(2, {"sft": 4})]
 
 
 def test_the_command_that_show_gives_reproduces_the_experiment(
@@ -87,7 +87,7 @@ def test_the_command_that_show_gives_reproduces_the_experiment(
     assert main([*command[1:], "--quiet"]) == 0
     capsys.readouterr()
     listed = answer(capsys, "history", "--sort", "oldest")["experiments"]
-    assert [Path(one["path"]).name for one in listed] == ["first", "first.2"]
+    assert [Path(entry["path"]).name for entry in listed] == ["first", "first.2"]
     assert listed[0]["best_score"] == listed[1]["best_score"]
     assert answer(capsys, "show", "first")["path"].endswith("first.2")
 
@@ -98,8 +98,8 @@ def test_a_failed_arm_is_shown_with_its_reason(project: Path, capsys: pytest.Cap
     (project / "nowhere" / "manifest.json").write_text('{"format": 1}', "utf-8")  # and no weights
     broken["runs"][1]["model"] = {"name": "tiny", "init_from_checkpoint": "nowhere"}
     assert run("broken", capsys, runs=broken["runs"]) == 2
-    (one,) = answer(capsys, "history")["experiments"]
-    assert (one["n_failures"], one["best_run"]) == (1, "slow") or one["verdict"]
+    (first,) = answer(capsys, "history")["experiments"]
+    assert (first["n_failures"], first["best_run"]) == (1, "slow") or first["verdict"]
     assert "nowhere" in answer(capsys, "show", "broken")["failures"][0]["reason"]
     assert "nowhere" in answer(capsys, "context")["failed"][0]["reason"]
 
@@ -108,5 +108,7 @@ def test_an_experiment_elsewhere_is_found_by_its_noted_root_or_a_given_one(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("far", capsys, output_dir="elsewhere") == 0
-    assert [one["name"] for one in answer(capsys, "history", "--root", "elsewhere")["experiments"]] == ["far"]
-    assert [one["name"] for one in answer(capsys, "history")["experiments"]] == ["far"]
+    assert [experiment["name"] for experiment in answer(capsys, "history", "--root", "elsewhere")["experiments"]] == [
+        "far"
+    ]
+    assert [experiment["name"] for experiment in answer(capsys, "history")["experiments"]] == ["far"]

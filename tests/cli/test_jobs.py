@@ -81,7 +81,7 @@ def test_what_runs_is_shown_and_can_be_stopped(evsys: Commands) -> None:
         time.sleep(0.1)
     code, found = evsys.json("status")
     assert code == 0
-    assert [(one["pid"], one["state"]) for one in found["running"]] == [(pid, "running")]
+    assert [(process["pid"], process["state"]) for process in found["running"]] == [(pid, "running")]
     code, out = evsys("status", "long")
     assert code == 0
     assert f"running by process {pid}" in out
@@ -110,9 +110,9 @@ def test_attach_tells_all_from_the_beginning_and_ends_with_the_experiment(evsys:
     assert (code, found["state"]) == (0, "completed")
     assert [(arm["state"], arm["step"]) for arm in found["arms"]] == [("completed", 12)]
     assert "12" in evsys.err
-    told = evsys.err
+    err = evsys.err
     assert evsys.json("attach", "short")[0] == 0
-    assert evsys.err == told, "who comes late hears the same"
+    assert evsys.err == err, "who comes late hears the same"
 
 
 def test_attach_passes_the_outcome_on(evsys: Commands) -> None:
@@ -137,10 +137,10 @@ def test_a_killed_experiment_is_called_killed_and_continues_with_the_same_comman
 def test_started_twice_it_runs_twice_in_their_own_folders(evsys: Commands) -> None:
     both = [evsys.start("twice", **ENDLESS), evsys.start("twice", **ENDLESS)]
     running = evsys.json("status")[1]["running"]
-    assert {one["pid"] for one in running} == set(both)
-    assert len({one["path"] for one in running}) == 2
-    for one in running:
-        assert evsys("cancel", one["path"])[0] == 0
+    assert {process["pid"] for process in running} == set(both)
+    assert len({process["path"] for process in running}) == 2
+    for process in running:
+        assert evsys("cancel", process["path"])[0] == 0
     assert evsys.json("status")[1]["running"] == []
 
 

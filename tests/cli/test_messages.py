@@ -30,9 +30,9 @@ def test_no_control_character_of_an_error_reaches_the_terminal(
     module = tmp_path / "own.py"
     module.write_text(f"raise ValueError({('bad ' + ESCAPES[name])!r})", encoding="utf-8")
     assert main(["list", "--import", str(module)]) == 1
-    said = capsys.readouterr().err
-    assert "ValueError: bad" in said
-    assert said.replace("\n", "").isprintable(), ascii(said)
+    err = capsys.readouterr().err
+    assert "ValueError: bad" in err
+    assert err.replace("\n", "").isprintable(), ascii(err)
 
 
 def test_the_middle_of_an_endless_message_is_cut() -> None:

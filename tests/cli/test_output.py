@@ -21,10 +21,10 @@ class Terminal(io.StringIO):
 
 def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Replaces stdout inside a test: between its phases pytest sets it back."""
-    found = Terminal()
+    terminal = Terminal()
     monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(sys, "stdout", found)
-    return found
+    monkeypatch.setattr(sys, "stdout", terminal)
+    return terminal
 
 
 @pytest.mark.parametrize("printed", [True, False])

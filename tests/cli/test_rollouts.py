@@ -81,7 +81,7 @@ def test_the_list_begins_with_the_latest_step_and_says_how_it_went(
 )
 def test_filters(experiment: Path, options: list[str], found: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     answer = ask(capsys, str(experiment), *options)
-    assert [one["id"] for one in answer["rollouts"]] == found
+    assert [rollout["id"] for rollout in answer["rollouts"]] == found
     assert (answer["recorded"], answer["failed"]) == (4, 1)
 
 
@@ -102,15 +102,15 @@ def test_two_are_compared(experiment: Path, capsys: pytest.CaptureFixture[str]) 
     assert "-wrong\n+right" in out
     assert "-first" not in out
     answer = ask(capsys, "words", "--diff", "1/a/0", "1/a/1")
-    assert [one["id"] for one in answer["rollouts"]] == ["1/a/0", "1/a/1"]
+    assert [rollout["id"] for rollout in answer["rollouts"]] == ["1/a/0", "1/a/1"]
     assert "-wrong" in answer["diff"]
 
 
 def test_the_folder_of_an_arm_names_it(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_rollouts(experiment / "sft", LINES)
-    assert {one["arm"] for one in ask(capsys, "words")["rollouts"]} == {"rl", "sft"}
-    assert {one["arm"] for one in ask(capsys, str(experiment / "sft"))["rollouts"]} == {"sft"}
-    assert {one["arm"] for one in ask(capsys, "words", "--arm", "sft")["rollouts"]} == {"sft"}
+    assert {rollout["arm"] for rollout in ask(capsys, "words")["rollouts"]} == {"rl", "sft"}
+    assert {rollout["arm"] for rollout in ask(capsys, str(experiment / "sft"))["rollouts"]} == {"sft"}
+    assert {rollout["arm"] for rollout in ask(capsys, "words", "--arm", "sft")["rollouts"]} == {"sft"}
     assert main(["rollouts", "words", "--show", "1/a/0"]) == 1
     assert "several arms have rollouts (rl, sft). Name one with --arm." in capsys.readouterr().err
 

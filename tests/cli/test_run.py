@@ -84,9 +84,9 @@ def test_the_outcome_is_a_table_on_stdout_and_progress_is_on_stderr(
 
 def test_quiet_shows_no_progress(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "config.yaml", "--quiet"]) == 0
-    said = capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().err.splitlines()
     warnings = ("WARNING every answer to the 6 tasks", "6 of 6 evaluation tasks also occur in the training data")
-    assert all(any(one in line for one in warnings) for line in said), said  # a warning is no progress
+    assert all(any(warning in line for warning in warnings) for line in lines), lines  # a warning is no progress
 
 
 @pytest.mark.e2e

@@ -171,7 +171,7 @@ def test_deep_reports_wrong_kinds_and_wrong_benchmarks_together(
     (project / "tasks.jsonl").write_text(TASK % "exact_match", encoding="utf-8")
     assert main(["validate", "--deep", "both.yaml", "--json"]) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]
-    assert [(one["path"], one["line"]) for one in problems] == [
+    assert [(problem["path"], problem["line"]) for problem in problems] == [
         ("metadata.benchmark[0].metrics[0]", 4),
         ("run.algorithm.kind", 9),
     ]

@@ -209,7 +209,7 @@ def test_steps_that_arrive_together_are_stored_as_if_they_came_one_by_one(dashbo
         return arm["metrics"], arm["step"], curve["x"], curve["y"]
 
     answer = dashboard.send(experiment("e1"), run("r1", "e1"), *(record(line, "r1") for line in [*good, *bad, last]))
-    assert [one["seq"] for one in answer["rejected"]] == [2 + len(good) + at for at in range(3)]
+    assert [rejection["seq"] for rejection in answer["rejected"]] == [2 + len(good) + at for at in range(3)]
     dashboard.send(experiment("e2"), run("r2", "e2"))
     for line in [*good, last]:
         dashboard.send(record(line, "r2"))
@@ -265,7 +265,7 @@ def test_a_record_that_cannot_be_stored_is_quarantined_alone(dashboard: Any, bad
     assert answer.status_code == 200
     report = answer.json()
     assert report["next"] == 5
-    assert [one["seq"] for one in report["rejected"]] == [3]
+    assert [rejection["seq"] for rejection in report["rejected"]] == [3]
     assert dashboard.http.read("/experiments/e1/curves")["series"][0]["y"] == [1.0, 2.0]
 
 
@@ -283,13 +283,13 @@ def test_what_is_quarantined_is_reported_once_where_the_database_refuses_another
     bad = {"kind": "experiment", "id": "e2", "set": {"nmae": "x"}}
     unstorable = {"kind": "benchmark", "id": "b", "name": "b", "metadata": {}}
     report = dashboard.send(experiment(), bad, unstorable, experiment("e3"))
-    assert [one["seq"] for one in report["rejected"]] == [1, 2]
+    assert [rejection["seq"] for rejection in report["rejected"]] == [1, 2]
     assert dashboard.http.read("/experiments")["total"] == 2
 
 
 def test_what_arrives_before_its_run_waits_for_it(dashboard: Any) -> None:
     early = [step(1, of="later", loss=1.0), step(2, of="later", loss="low"), step(3, of="later", loss=3.0)]
-    assert [one["seq"] for one in dashboard.send(*early, stream="child")["rejected"]] == [1]
+    assert [rejection["seq"] for rejection in dashboard.send(*early, stream="child")["rejected"]] == [1]
     assert dashboard.http.read("/experiments")["items"] == []
     report = dashboard.send(experiment(), run(), run("later", name="r"), step(4, of="later", loss=4.0), stream="parent")
     assert report["rejected"] == []
@@ -455,7 +455,9 @@ def test_a_stop_request_reaches_the_sender_and_its_answer_comes_back(dashboard: 
     body = dashboard.http.post("/experiments/e1/requests", json={"kind": "stop", "reason": "enough"}).json()
     assert body["state"] == "open"
     requests = dashboard.send(stream="s", seq=2)["requests"]
-    assert [(one["id"], one["kind"], one["reason"]) for one in requests] == [(body["id"], "stop", "enough")]
+    assert [(request["id"], request["kind"], request["reason"]) for request in requests] == [
+        (body["id"], "stop", "enough")
+    ]
     assert [one["id"] for one in dashboard.http.read("/sdk/experiments/e1/requests/")] == [body["id"]]
     answer = {"kind": "answer", "request": body["id"], "state": "taken", "answer": "after this step"}
     assert dashboard.send(answer, stream="s", seq=2)["requests"] == []

@@ -82,7 +82,7 @@ def test_a_server_that_is_killed_ten_times_under_load_has_every_record_once(
 
     connection = Connection.from_environment()
     problems = [
-        one for one in send_mirror(connection, connection.mirror_dir, again=True) if one.problem or one.rejected
+        sent for sent in send_mirror(connection, connection.mirror_dir, again=True) if sent.problem or sent.rejected
     ]
     assert problems == []
     with Api(server.url, key) as http:

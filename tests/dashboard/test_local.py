@@ -247,13 +247,13 @@ def test_what_each_look_at_a_claim_found_is_reported_once(api: Api, outputs: Pat
     (folder / "conclusion.json").write_text(json.dumps(conclusion | {"sequential": last}), "utf-8")
     write_experiment(outputs, "plain")
     interim = api.read("/experiments/careful-0a1b2c3d")["interim"]
-    assert [(one["look"], one["of"], one["seeds"], one["ends"]) for one in interim] == [
+    assert [(analysis["look"], analysis["of"], analysis["seeds"], analysis["ends"]) for analysis in interim] == [
         (1, 3, 2, False),
         (2, 3, 4, False),
         (3, 3, 6, True),
     ]
-    assert [one["error"] for one in interim] == [0.001, 0.02, 0.045]
-    assert [one["chance"] for one in interim] == [0.8, None, None]
+    assert [analysis["error"] for analysis in interim] == [0.001, 0.02, 0.045]
+    assert [analysis["chance"] for analysis in interim] == [0.8, None, None]
     assert (interim[2]["verdict"], interim[2]["why"]) == ("supported", "all seeds were needed")
     assert api.read("/experiments/plain-0a1b2c3d")["interim"] == []
 

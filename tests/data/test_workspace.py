@@ -242,7 +242,7 @@ def test_a_list_has_each_id_once_whether_cached_or_not(tmp_path: Path) -> None:
     pulled = workspace.pull_dataset(name="pulled")
     added = workspace.add("dataset", write_rows(tmp_path / "a.jsonl", [{"x": 1}]), "added").rows
 
-    listed = {one.name: one for one in workspace.list("dataset")}
+    listed = {listing.name: listing for listing in workspace.list("dataset")}
 
     assert {name: one.where for name, one in listed.items()} == {
         "added": "cache (added)",
@@ -259,7 +259,7 @@ def test_one_bad_file_does_not_hide_the_others_in_a_list(tmp_path: Path) -> None
     bad = dataset_file(tmp_path, "bad").parent
     (bad / "metadata.yaml").write_text("a: [", encoding="utf-8")
 
-    listed = {one.name: one for one in Workspace(tmp_path).list("dataset")}
+    listed = {listing.name: listing for listing in Workspace(tmp_path).list("dataset")}
 
     assert listed["good"].problem is None
     assert listed["bad"].id is None

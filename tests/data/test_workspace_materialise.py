@@ -104,8 +104,8 @@ def test_derived_rows_are_reached_by_id_but_not_by_name(tmp_path: Path) -> None:
 
     assert workspace.pull_dataset(id=derived.id) == derived
     assert workspace.pull_dataset(name="sft") == parent
-    assert [one.id for one in workspace.list("dataset")] == [parent.id]
-    assert {one.id for one in workspace.list("dataset", derived=True)} == {parent.id, derived.id}
+    assert [listing.id for listing in workspace.list("dataset")] == [parent.id]
+    assert {listing.id for listing in workspace.list("dataset", derived=True)} == {parent.id, derived.id}
 
 
 def test_damaged_derived_rows_are_made_again(tmp_path: Path) -> None:

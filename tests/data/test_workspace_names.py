@@ -169,7 +169,7 @@ def test_folders_with_unusable_names_are_left_out_and_logged(tmp_path: Path, cap
     dataset_file(tmp_path, "good")
     dataset_file(tmp_path, "数据 集")
     dataset_file(tmp_path, ".hidden")
-    assert [one.name for one in Workspace(tmp_path).list("dataset")] == ["good"]
+    assert [listing.name for listing in Workspace(tmp_path).list("dataset")] == ["good"]
     assert "数据 集 is skipped" in caplog.text
     assert ".hidden" not in caplog.text
 

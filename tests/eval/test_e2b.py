@@ -189,7 +189,7 @@ async def test_a_sandbox_that_cannot_be_ended_does_not_change_the_verdict(
 
 
 async def test_a_dockerfile_is_built_once_however_many_ask(cloud: Cloud) -> None:
-    assert [found.reward for found in await asyncio.gather(*(judged() for _ in range(20)))] == [1.0] * 20
+    assert [reply.reward for reply in await asyncio.gather(*(judged() for _ in range(20)))] == [1.0] * 20
     assert len(cloud.builds) == 1
     other = E2BVerifier(dockerfile="FROM debian", test_sh="true")
     await judged(other)

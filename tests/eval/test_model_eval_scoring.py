@@ -37,7 +37,7 @@ def summary_of(answers: list[list[str | None]], toolkits: str = "", k: int | Non
 def test_each_attempt_says_what_was_predicted_and_how_it_matches() -> None:
     [result] = score_rows(rows(1), [["<answer>a_a</answer>", "A_B", "A_C", "x", None]], MATCHER)
     *answers, failed = result.attempts
-    assert [(one.info["predicted"], one.info["match"], one.reward) for one in answers] == [
+    assert [(answer.info["predicted"], answer.info["match"], answer.reward) for answer in answers] == [
         ("a_a", "exact", 1.0),
         ("A_B", "alias", 1.0),
         ("A_C", "secondary", 0.0),

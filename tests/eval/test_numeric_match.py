@@ -20,7 +20,7 @@ from .scoring import reward, score
 def numbers(text: str, notation: Notation | None = None) -> list[Any]:
     notation = notation or Notation()
     quantities = [notation.read(match) for match in notation.find(plain(text))]
-    return [None if one is None else one.value for one in quantities]
+    return [None if quantity is None else quantity.value for quantity in quantities]
 
 
 @pytest.mark.parametrize(

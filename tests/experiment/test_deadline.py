@@ -84,7 +84,7 @@ def test_seeds_go_in_rounds_where_something_is_limited(config: Config, tmp_path:
     for budget, order in (({"wall_s": 60}, "a43 b43 a44 b44"), (None, "a43 a44 b43 b44")):
         result = limited(config, tmp_path, name="rounds", budget=budget, base_seed=43)
         arms = allocation_for(result, Experiment(result).arms, tmp_path).decide([]).arms
-        assert [f"{one.of_run}{one.seed}" for one in arms] == order.split()
+        assert [f"{arm.of_run}{arm.seed}" for arm in arms] == order.split()
 
 
 def test_a_deadline_too_short_for_one_scoring_is_refused(config: Config, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def add(traces: Iterable[dict[str, Any]]) -> None:
 
 
 def votes(decision: LearnDecision) -> set[str]:
-    return {one.rule for one in decision.why if one.votes is not None}
+    return {reason.rule for reason in decision.why if reason.votes is not None}
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def read(path: Path) -> tuple[list[Trace], ImportReport]:
 def test_opentelemetry_in_every_encoding(name: str) -> None:
     traces, counts = read(FIXTURES / name)
     assert (len(traces), counts.bad_records) == (2, 0), "older conventions of other libraries are skipped"
-    by_question = {next(m["content"] for m in one.messages if m["role"] == "user"): one for one in traces}
+    by_question = {next(m["content"] for m in trace.messages if m["role"] == "user"): trace for trace in traces}
     current = by_question["What is the weather in Rome?"]
     assert [m["role"] for m in current.messages] == ["system", "user", "assistant", "tool", "assistant"]
     call = current.messages[2]["tool_calls"][0]
@@ -41,7 +41,7 @@ def test_opentelemetry_in_every_encoding(name: str) -> None:
     assert current.feedback == [Feedback("helpful", 1.0)]
     old = by_question["Say hello."]
     assert [m["role"] for m in old.messages] == ["system", "user", "assistant"]
-    assert all(one.time is not None and one.time > 1.79e9 for one in traces)
+    assert all(trace.time is not None and trace.time > 1.79e9 for trace in traces)
 
 
 def test_one_span_has_one_id_however_it_was_encoded() -> None:

@@ -82,7 +82,7 @@ def check_campaign(project: Path) -> None:
     assert load_campaign("night").closed
     assert (project / "outputs" / "night-export" / "weights.npz").is_file()
     verdicts = [
-        json.loads(one.read_text("utf-8"))["verdict"] for one in project.glob("outputs/night-*/conclusion.json")
+        json.loads(path.read_text("utf-8"))["verdict"] for path in project.glob("outputs/night-*/conclusion.json")
     ]
     assert verdicts
     assert "invalid" not in verdicts

@@ -108,7 +108,7 @@ def test_a_killed_campaign_continues_from_its_journal(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     decisions = told("night")
     assert decisions[:3] == [("start", ""), ("probe", "sft"), ("probe", "slow")], "nothing is decided twice"
-    assert [one for one in decisions if one[0] == "confirm"] == [decisions[-1]]
+    assert [decision for decision in decisions if decision[0] == "confirm"] == [decisions[-1]]
     assert len(list((tmp_path / "outputs").glob("night-confirmation*"))) == 1
     assert (tmp_path / "outputs" / "night-export").is_dir()
 
@@ -165,7 +165,7 @@ def test_a_family_that_waits_for_approval_holds_up_no_other(tmp_path: Path) -> N
     assert "needs human approval" in first.outcome
     assert [family.blocked != "" for family in driver.read_inputs().families] == [True, True]
     awaited = list_awaited(campaign_dir("night"))
-    assert [one.about.split()[0] for one in awaited] == ["night-sft", "night-slow"]
+    assert [step.about.split()[0] for step in awaited] == ["night-sft", "night-slow"]
     decide_approval(campaign_dir("night"), approve=True, subject=awaited[1].subject, author="ada")
     assert driver.next().action == "probe"
     assert second.family == "slow"

@@ -72,7 +72,7 @@ def test_what_waits_is_sent_once_in_the_form_of_its_target(tmp_path: Path, hook:
     config = write_alerts(tmp_path, *({"webhook": hook.url, "format": form} for form in forms))
     request_approval(tmp_path / ".evsys" / "loop" / "shop", "deploy of round 3")
     attempts, left = send_due(config)
-    assert [one.problem for one in attempts] == [""] * 4
+    assert [attempt.problem for attempt in attempts] == [""] * 4
     assert left == 0
     assert len({id for id, _ in hook.received}) == 1
     slack, discord, ntfy, plain = (body for _, body in hook.received)
@@ -104,7 +104,7 @@ def test_a_target_that_refuses_gets_it_again_and_holds_up_no_other(tmp_path: Pat
     with Hook(refuse=2) as server:
         command = {"command": f'echo "$EVSYS_ALERT_ID" >> {note}', "events": ["waiting"]}
         config = write_alerts(tmp_path, {"webhook": server.url}, command, {"webhook": server.url, "events": ["failed"]})
-        assert [one.problem != "" for one in send_due(config)[0]] == [True, False]
+        assert [attempt.problem != "" for attempt in send_due(config)[0]] == [True, False]
         assert main(["alerts"]) == 2
         assert send_due(config)[1] == 0
         assert [f"{id}\n" for id, _ in server.received] == [note.read_text("utf-8")]

@@ -79,7 +79,11 @@ def test_the_best_of_an_unfinished_run_goes_by_its_validation_score(log: Checkpo
 
 def test_what_was_dropped_is_neither_last_nor_best_and_its_metrics_stay(log: CheckpointLog) -> None:
     log.drop(log.read()[1])
-    assert [one.name for one in log.read_kept()] == ["step000050", "step000100-attempt2", "step000150-attempt2"]
+    assert [checkpoint.name for checkpoint in log.read_kept()] == [
+        "step000050",
+        "step000100-attempt2",
+        "step000150-attempt2",
+    ]
     assert len(log.read()) == 4
     best = log.best("loss", "min")
     assert best is not None

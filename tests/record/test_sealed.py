@@ -82,7 +82,7 @@ def test_new_content_is_accepted_only_when_someone_confirms_it(tasks: Path, caps
     CHANGES["edited"](tasks)
     main(["run", "c.yaml", "--quiet"])
     assert "this task file" in capsys.readouterr().err
-    assert [one.path for one in find_changed()] == ["data/benchmark/unseen/tasks.jsonl"]
+    assert [change.path for change in find_changed()] == ["data/benchmark/unseen/tasks.jsonl"]
     assert main(["benchmark", "restore", "--keep", str(tasks.parent)]) == 0
     assert find_changed() == []
 

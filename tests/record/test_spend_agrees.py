@@ -74,7 +74,7 @@ def test_history_and_ledger_agree_on_a_thousand_records_with_kills_and_repeats(t
     for number in range(RECORDS):
         write_record(tmp_path / f"e{number:04d}", dice)
     with HistoryIndex([tmp_path]) as index:
-        listed = {one.path: one.spend for one in select(index)}
+        listed = {view.path: view.spend for view in select(index)}
     assert len(listed) == RECORDS
     spent = 0
     for path, told in listed.items():

@@ -88,8 +88,8 @@ def test_lm_evals_chat_client_scores_a_task(server: ServerProcess, tmp_path: Pat
     run([*command, "--output_path", str(tmp_path / "out")], tmp_path, OPENAI_API_KEY=KEY)
     [samples] = (tmp_path / "out").rglob("samples_probe_*.jsonl")
     logged = [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
-    assert {one["doc"]["question"]: one["resps"][0][0] for one in logged} == expected
-    assert sorted(one["exact_match"] for one in logged) == [0.0, 1.0, 1.0]
+    assert {line["doc"]["question"]: line["resps"][0][0] for line in logged} == expected
+    assert sorted(line["exact_match"] for line in logged) == [0.0, 1.0, 1.0]
 
 
 def make_byte_tokenizer(folder: Path) -> Path:

@@ -62,7 +62,7 @@ def test_the_command_line_downloads_a_state_and_external_weights_alike(
     assert "weights.npz" in from_state
     assert download(server, external, tmp_path / "external") == from_state
     left = [checkpoint["tinker_path"] for checkpoint in raw.get("checkpoints").json()["checkpoints"]]
-    assert sorted(one for one in left if model in one) == sorted([state, external]), "the temporary export is gone"
+    assert sorted(file for file in left if model in file) == sorted([state, external]), "the temporary export is gone"
 
 
 def test_only_the_signed_address_opens_a_file(server: ServerProcess, raw: Raw) -> None:

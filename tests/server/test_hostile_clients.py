@@ -283,7 +283,7 @@ def test_long_requests_together_do_not_fill_the_memory(state_dir: Path) -> None:
         for connection in connections:
             connection.sendall(head + b"x" * 999_999)
         ready, _, _ = select.select(connections, [], [], 60)
-        assert {one.recv(12) for one in ready} == {b"HTTP/1.1 429"}, "16 MB are all that it holds"
+        assert {connection.recv(12) for connection in ready} == {b"HTTP/1.1 429"}, "16 MB are all that it holds"
         assert httpx.get(f"{server.url}{ROOT}/healthz").status_code == 200
 
 

@@ -158,7 +158,7 @@ async def test_log_probabilities_of_every_token(http: httpx.AsyncClient) -> None
     assert content[0]["top_logprobs"][0]["token"] == "R"
     chunks = await stream(http, logprobs=True, top_logprobs=1)
     streamed = [one for chunk in chunks for c in chunk["choices"] for one in (c["logprobs"] or {}).get("content", [])]
-    assert [one["token"] for one in streamed] == [block["token"] for block in content]
+    assert [chunk["token"] for chunk in streamed] == [block["token"] for block in content]
     assert streamed[3]["logprob"] == pytest.approx(content[3]["logprob"], abs=1e-4)
 
 

@@ -49,8 +49,8 @@ def answers(client: Any, n: int = 1, **options: Any) -> list[Any]:
 def test_it_answers_and_counts(make: Callable[..., Any]) -> None:
     client = make()
     first, again = answers(client, n=3), answers(client, n=3)
-    assert [one.text for one in first] == [one.text for one in again]
-    assert len({one.text for one in first}) > 1
+    assert [sample.text for sample in first] == [sample.text for sample in again]
+    assert len({sample.text for sample in first}) > 1
     assert first[0].usage.output_tokens <= 12
     assert (client.totals.requests, client.totals.completions, client.totals.cost_usd) == (2, 6, 0.0)
     assert isinstance(client.generate(prompt="hi", max_tokens=4, temperature=0.0), str)

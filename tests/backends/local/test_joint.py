@@ -112,7 +112,7 @@ def test_a_loss_that_fails_reaches_only_its_own_run(make_client: MakeClient, tmp
     failing = arms[2].forward_backward_custom(batch_of(2, 0), broken)
     with pytest.raises(Exception, match="no loss today"):
         failing.result(PATIENCE_S)
-    assert all(np.isfinite(one.result(PATIENCE_S).loss) for one in pending)
+    assert all(np.isfinite(operation.result(PATIENCE_S).loss) for operation in pending)
     assert not arms[2]._state.optimizer.accumulated.any()
     assert all(arm._state.optimizer.accumulated.any() for arm in arms[:2])
 

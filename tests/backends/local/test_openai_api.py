@@ -41,16 +41,20 @@ async def test_whole_and_streamed_answers_agree(tmp_path: Path, llama: str) -> N
                 assert answer.status_code == 200, answer.text
                 return answer
 
-            whole = [one.json() for one in await asyncio.gather(*(ask(number) for number in range(8)))]
-            streamed = [one.text for one in await asyncio.gather(*(ask(number, stream=True) for number in range(8)))]
-            content = [one["choices"][0]["message"]["content"] for one in whole]
-            assert [text_of(one) for one in streamed] == content
+            whole = [reply.json() for reply in await asyncio.gather(*(ask(number) for number in range(8)))]
+            streamed = [
+                reply.text for reply in await asyncio.gather(*(ask(number, stream=True) for number in range(8)))
+            ]
+            content = [reply["choices"][0]["message"]["content"] for reply in whole]
+            assert [text_of(chunk) for chunk in streamed] == content
             scored = (await ask(0, logprobs=True, top_logprobs=3)).json()["choices"][0]["logprobs"]["content"]
             assert all(
                 score["logprob"] == pytest.approx(score["top_logprobs"][0]["logprob"], abs=1e-3) for score in scored
             )
             seeded = {"temperature": 1.0, "n": 2, "seed": 7}
             first, again = [(await ask(1, **seeded)).json()["choices"] for _ in range(2)]
-            assert [one["message"]["content"] for one in first] == [one["message"]["content"] for one in again]
+            assert [sample["message"]["content"] for sample in first] == [
+                sample["message"]["content"] for sample in again
+            ]
     finally:
         await service.close()

@@ -82,7 +82,7 @@ def test_two_ranks_give_the_losses_the_adapter_and_the_samples_of_one(make_clien
         pending = [sampler.sample([1, 2, 3 + n], n, SamplingParams(12, stop=[])) for n in (1, 9, 2, 1)]
         pending.append(sampler.sample([5], 8, SamplingParams(6, stop=[], seed=4, logit_bias={7: 2.0})))
         pending.append(sampler.sample([5], 8, SamplingParams(6, stop=[], processors=[lambda _, row: row * 2])))
-        samples = [sample for one in pending for sample in one.result(PATIENCE_S)]
+        samples = [sample for operation in pending for sample in operation.result(PATIENCE_S)]
         scored = [sampler.logprobs(list(range(n, n + 20))).result(PATIENCE_S)[1:] for n in range(3)]
         outcomes[devices] = losses, adapter_of(folder), forward, samples, scored
     first, two = outcomes[1], outcomes[2]
@@ -134,7 +134,7 @@ def test_what_follows_a_sample_of_another_rank_may_train_and_close(make_client: 
         return client.forward_backward(batch(0), "cross_entropy").result(PATIENCE_S).loss
 
     pending = [sampler.sample([1], 1, SamplingParams(3, stop=[])).then(use) for _ in range(2)]
-    assert all(one.result(PATIENCE_S) > 0 for one in pending)
+    assert all(operation.result(PATIENCE_S) > 0 for operation in pending)
     assert sampler.sample([1], 8, SamplingParams(3, stop=[])).then(lambda _: client.close()).result(PATIENCE_S) is None
 
 

@@ -136,9 +136,9 @@ def test_rl_in_trl_earns_more(tiny: Callable[[str], str], tmp_path: Path) -> Non
     [log] = tmp_path.glob("**/logs/training/rollouts.jsonl")
     recorded = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
     for step, mean in enumerate(rewards, start=1):
-        of_step = [one for one in recorded if one["step"] == step]
+        of_step = [line for line in recorded if line["step"] == step]
         assert fmean(one["reward"] for one in of_step) == pytest.approx(mean, abs=1e-6), "what TRL has learned from"
-    assert all(one["tokens"] > 0 for one in recorded)
+    assert all(line["tokens"] > 0 for line in recorded)
     assert recorded[0]["messages"][-1]["role"] == "assistant"
 
 

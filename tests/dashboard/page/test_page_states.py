@@ -68,7 +68,9 @@ def test_axe_finds_nothing_in_any_state(open_tab: Callable[..., Tab], states: St
     for place in ("/", "/campaign", *(f"/e/{states[1][name]}" for name in ("waiting", "near", "script"))):
         violations = Axe().run(tab.open(place)).response["violations"]
         violations_by_state |= (
-            {place: [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in violations]} if violations else {}
+            {place: [f"{violation['id']}: {violation['nodes'][0]['html'][:160]}" for violation in violations]}
+            if violations
+            else {}
         )
     assert violations_by_state == {}
 
