@@ -84,7 +84,7 @@ def test_a_client_with_only_generate_is_scored() -> None:
     artifacts = evaluate_model(client, ROWS)
     assert value(artifacts) == 1.0
     assert client.prompts[0] == f"system: {DEFAULT_SYSTEM}\n\nuser: please send\n\nassistant:"
-    assert artifacts.output_dir is artifacts.summary_path is None
+    assert artifacts.output_dir is None
     assert artifacts.summary.cost_usd is None
 
 

@@ -92,21 +92,7 @@ class EvalArtifacts:
     summary: EvalSummary
     results: Sequence[RowResult]
     output_dir: Path | None = None
-
-    @property
-    def predictions_path(self) -> Path | None:
-        """One line per attempt, after a header line with the questions' settings."""
-        return self.output_dir and self.output_dir / "predictions.jsonl"
-
-    @property
-    def summary_path(self) -> Path | None:
-        """The scores as JSON."""
-        return self.output_dir and self.output_dir / "summary.json"
-
-    @property
-    def markdown_path(self) -> Path | None:
-        """The scores as a Markdown page."""
-        return self.output_dir and self.output_dir / "summary.md"
+    """Folder of `predictions.jsonl`, `summary.json` and `summary.md`."""
 
 
 def evaluate_model(
