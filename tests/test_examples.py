@@ -204,19 +204,15 @@ TOY_ROWS = [
 ]
 
 
-def train_with_two_value_loss(tmp_path: Path) -> Any:
-    """A loss as one writes it with torch: it returns the loss and metrics, and leaves the gradient to autograd."""
+def train_with_loss(loss: Callable[[Any, Any], Any], tmp_path: Path) -> Any:
+    """The run of a recipe with a loss as one writes it with torch: it leaves the gradient to autograd."""
     from evsys_sdk.algorithms.sft import SFT
-
-    def mean_loss(data: Any, logprobs: Any) -> Any:
-        total = -sum((lp * lp.new_tensor(datum.weights)).sum() for datum, lp in zip(data, logprobs, strict=True))
-        return total, {"own/loss": float(total.detach())}
 
     @register_algorithm("torch_style")
     class TorchStyle(SFT):
         async def build_batch(self, step_idx: int) -> Any:
             batch = await super().build_batch(step_idx)
-            batch.loss_fn = mean_loss
+            batch.loss_fn = loss
             return batch
 
     config = {
@@ -235,7 +231,12 @@ def train_with_two_value_loss(tmp_path: Path) -> Any:
 
 def test_a_loss_written_for_torch_trains_where_torch_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    run = train_with_two_value_loss(tmp_path)
+
+    def mean_loss(data: Any, logprobs: Any) -> Any:
+        total = -sum((lp * lp.new_tensor(datum.weights)).sum() for datum, lp in zip(data, logprobs, strict=True))
+        return total, {"own/loss": float(total.detach())}
+
+    run = train_with_loss(mean_loss, tmp_path)
     assert run.status == "completed", run.error
     assert run.metrics["own/loss"] == pytest.approx(run.metrics["final_loss"])
     assert run.metrics["final_grad_norm"] > 0
@@ -244,32 +245,14 @@ def test_a_loss_written_for_torch_trains_where_torch_is_installed(tmp_path: Path
 def test_a_loss_written_for_torch_says_what_it_needs_where_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evsys_sdk.algorithms.sft import SFT
     from evsys_sdk.backends import losses
 
     monkeypatch.setattr(losses, "_has_torch", lambda: False)
 
-    @register_algorithm("no_gradient")
-    class NoGradient(SFT):
-        async def build_batch(self, step_idx: int) -> Any:
-            batch = await super().build_batch(step_idx)
-            batch.loss_fn = two_values
-            return batch
-
     def two_values(data: Any, logprobs: Any) -> Any:
         return -sum(float(lp.sum()) for lp in logprobs), {}
 
-    config = {
-        "name": "e",
-        "run": {
-            "name": "r",
-            "data": {"source_kind": "in_memory", "rows": TOY_ROWS},
-            "model": {"name": "tiny"},
-            "algorithm": {"kind": "no_gradient", "params": {"max_steps": 5}},
-            "backend": {"kind": "mock"},
-        },
-    }
-    [run] = run_example(ExperimentConfig.model_validate(config), tmp_path).runs
+    run = train_with_loss(two_values, tmp_path)
     assert run.status == "failed"
     assert "two_values returned no gradients" in run.error
     assert "@numpy_loss, or install torch" in run.error

@@ -22,14 +22,18 @@ pytest.importorskip("gepa", reason="needs the extra gepa: pip install 'evsys-sdk
 WORDS = ["please", "briefly", "kindly", "always"]
 
 
-class Pupil:
-    """Answers a row rightly once the prompt has its word."""
+class Counted:
+    """Counts its calls and those of `close`."""
 
     calls: ClassVar[int] = 0
     closed: ClassVar[int] = 0
 
     def close(self) -> None:
         type(self).closed += 1
+
+
+class Pupil(Counted):
+    """Answers a row rightly once the prompt has its word."""
 
     def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Any = None) -> str:
         type(self).calls += 1
@@ -39,14 +43,8 @@ class Pupil:
         return "right" if match[1] in system else "wrong"
 
 
-class Mentor:
+class Mentor(Counted):
     """Adds a word that the current prompt lacks, of those that the failures were about."""
-
-    calls: ClassVar[int] = 0
-    closed: ClassVar[int] = 0
-
-    def close(self) -> None:
-        type(self).closed += 1
 
     def generate(self, *, prompt: str, max_tokens: int, temperature: float, stop: Any = None) -> str:
         type(self).calls += 1

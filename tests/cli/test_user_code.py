@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from ..warm import run_evsys
+from .test_user_code_faults import CONFIG as FAULTS_CONFIG
+from .test_user_code_faults import write_rows
 
 pytestmark = pytest.mark.e2e
 
@@ -28,25 +30,7 @@ def judge(model_output, expected, params):
     {body}
     return 1.0
 """
-CONFIG = """
-name: faults
-output_dir: outputs
-arm_timeout_s: 60
-metadata:
-  benchmark:
-    name: unseen
-    path: test.jsonl
-    transforms:
-      - &chat {kind: jsonl_to_chat, params: {user_template: "{q}", assistant_template: "{a}"}}
-      - {kind: chat_to_harbor_task, params: {fn_name: judge}}
-    max_tokens: 4
-runs:
-  - name: a
-    data: {path: train.jsonl, transforms: [{kind: mine}, *chat]}
-    model: {name: tiny}
-    algorithm: {kind: sft, params: {max_steps: 1}}
-    backend: {kind: mock}
-"""
+CONFIG = FAULTS_CONFIG.replace("exact_match", "judge").replace("[*chat]", "[{kind: mine}, *chat]")
 
 
 def evsys(
@@ -55,9 +39,7 @@ def evsys(
     """Run a command on a project whose transform, or module, does something."""
     (folder / "own.py").write_text(MODULE.format(body=body, at_import=at_import), encoding="utf-8")
     (folder / "c.yaml").write_text(CONFIG, encoding="utf-8")
-    for name, word in (("train", "what"), ("test", "which")):
-        rows = [json.dumps({"q": f"{word} {number}", "a": str(number % 3)}) for number in range(12)]
-        (folder / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    write_rows(folder)
     return run_evsys(folder, *arguments, "--import", "own.py", environment=environment)
 
 

@@ -218,15 +218,19 @@ CASES += [(*place, fault) for place, fault in zip(PLACES, cycle(ENDS))]
 CASES += [(*ODD_PLACES[(i + j) % 4], fault) for i, fault in enumerate(ODD_FAULTS) for j in (0, 2)]
 
 
+def write_rows(folder: Path) -> None:
+    for name, word in (("train", "what"), ("test", "which")):
+        rows = [json.dumps({"q": f"{word} {number}", "a": str(number % 3)}) for number in range(12)]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with one trained experiment."""
     folder = tmp_path_factory.mktemp("faults")
     (folder / "own.py").write_text(OWN, encoding="utf-8")
     (folder / "c.yaml").write_text(CONFIG.replace("name: faults", "name: trained"), encoding="utf-8")
-    for name, word in (("train", "what"), ("test", "which")):
-        rows = [json.dumps({"q": f"{word} {number}", "a": str(number % 3)}) for number in range(12)]
-        (folder / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    write_rows(folder)
     task = {"instruction": "q", "verifier": {"kind": "in_process", "fn_name": "mine", "expected": "1"}}
     tasks = [json.dumps({"task_id": f"t{number}", **task}) for number in range(2)]
     (folder / "tasks.jsonl").write_text("\n".join(tasks), encoding="utf-8")

@@ -9,12 +9,14 @@ import pytest
 
 from evsys_sdk.data.types import HarborTask, InProcessVerifier
 from evsys_sdk.protocols import VerificationResult
-from evsys_sdk.rollouts.engine import EngineLimits, RolloutRequest
+from evsys_sdk.rollouts.engine import RolloutRequest
 from evsys_sdk.rollouts.environment import Environment, NoEnvironment
 from evsys_sdk.rollouts.harbor.engine import HarborEngine
 from evsys_sdk.rollouts.harbor.task_folder import load_harbor_tasks
 from evsys_sdk.rollouts.harness import AgentSpec, EnvironmentSpec, Harness, build_harness
-from evsys_sdk.rollouts.rollout import Message, Policy, Rollout, Turn, opening, text_of
+from evsys_sdk.rollouts.rollout import Message, Rollout, Turn, text_of
+
+from ..rollouts.conftest import Script, ask_once, closing_engines
 
 PASSES_IF_COPIED = """#!/bin/bash
 if cmp -s /app/input.txt /app/output.txt; then reward=1; else reward=0; fi
@@ -59,21 +61,6 @@ class Calling(Scripted):
         return replace(turn, message={"role": "assistant", "content": "Next.", "tool_calls": [call]})
 
 
-class Agent:
-    """An agent whose `run` is any function of a task, a policy and an environment."""
-
-    def __init__(self, run: Callable[[HarborTask, Policy, Environment], Any]) -> None:
-        self._run = run
-
-    async def run(self, task: HarborTask, policy: Policy, environment: Environment) -> Any:
-        return await self._run(task, policy, environment)
-
-
-async def ask_once(task: HarborTask, policy: Policy, environment: Environment) -> list[Message]:
-    messages = opening(task)
-    return [*messages, (await policy.act(messages)).message]
-
-
 async def matches(task: HarborTask, rollout: Rollout, environment: Environment) -> VerificationResult:
     assert isinstance(task.verifier, InProcessVerifier)
     return VerificationResult(float(rollout.completion == task.verifier.expected), {"said": rollout.completion})
@@ -86,15 +73,8 @@ async def must_not_be_called(task: HarborTask, rollout: Rollout, environment: En
 @pytest.fixture
 def make_engine() -> Iterator[Callable[..., HarborEngine]]:
     """Engines that are closed at the end of the test."""
-    opened: list[HarborEngine] = []
-
-    def make(**limits: Any) -> HarborEngine:
-        opened.append(HarborEngine(EngineLimits(**limits)))
-        return opened[-1]
-
-    yield make
-    for engine in opened:
-        engine.close()
+    with closing_engines(HarborEngine) as make:
+        yield make
 
 
 @pytest.fixture
@@ -109,7 +89,7 @@ def make_request() -> Callable[..., RolloutRequest]:
         environment: Callable[[], Any] = NoEnvironment,
     ) -> RolloutRequest:
         task = HarborTask("t", "say yes", InProcessVerifier("exact_match", expected="yes"))
-        harness = Harness(agent=lambda: Agent(run), environment=environment)
+        harness = Harness(agent=lambda: Script(run), environment=environment)
         return RolloutRequest(task, 0, policy or Scripted("yes", "yes"), harness, verify)
 
     return make

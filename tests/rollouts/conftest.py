@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -79,15 +80,22 @@ def make_request(make_task: Callable[..., HarborTask]) -> Callable[..., RolloutR
     return make
 
 
-@pytest.fixture
-def make_engine() -> Iterator[Callable[..., InlineEngine]]:
-    """Engines that are closed at the end of the test."""
-    opened: list[InlineEngine] = []
+@contextmanager
+def closing_engines(engine: Callable[[EngineLimits], Any]) -> Iterator[Callable[..., Any]]:
+    """A function that opens engines with limits; they are closed at the end."""
+    opened: list[Any] = []
 
-    def make(**limits: Any) -> InlineEngine:
-        opened.append(InlineEngine(EngineLimits(**limits)))
+    def make(**limits: Any) -> Any:
+        opened.append(engine(EngineLimits(**limits)))
         return opened[-1]
 
     yield make
-    for engine in opened:
-        engine.close()
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def make_engine() -> Iterator[Callable[..., InlineEngine]]:
+    """Engines that are closed at the end of the test."""
+    with closing_engines(InlineEngine) as make:
+        yield make
