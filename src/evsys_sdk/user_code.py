@@ -85,15 +85,15 @@ def _flush() -> None:
             stream.flush()
 
 
-_tell: Callable[[str], None] | None = None
+_print_error: Callable[[str], None] | None = None
 _containment: Containment | None = None
 _child: _Child | None = None
 
 
-def isolate_user_code(tell: Callable[[str], None], containment: Containment | None = None) -> None:
-    """Fork before user code runs from now on; `tell` prints errors of the parent."""
-    global _tell, _containment
-    _tell, _containment = tell, containment
+def isolate_user_code(print_error: Callable[[str], None], containment: Containment | None = None) -> None:
+    """Fork before user code runs from now on; `print_error` prints errors of the parent."""
+    global _print_error, _containment
+    _print_error, _containment = print_error, containment
 
 
 @contextmanager
@@ -200,12 +200,12 @@ def _point(first: int, second: int) -> None:
 
 
 def _fork_once() -> None:
-    global _tell, _child
-    if _tell is None or not hasattr(os, "fork"):
+    global _print_error, _child
+    if _print_error is None or not hasattr(os, "fork"):
         return
     from .processes import adopt_orphans, die_with_parent  # imported here, because most commands do not need these
 
-    tell, _tell = _tell, None
+    print_error, _print_error = _print_error, None
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     reports, theirs = os.pipe()
@@ -217,7 +217,7 @@ def _fork_once() -> None:
     if pid:
         os.close(theirs)
         os.close(printed)
-        _Parent(pid, reports, output, tell, _containment).supervise()
+        _Parent(pid, reports, output, print_error, _containment).supervise()
     adopt_orphans(on=False)
     die_with_parent()
     if os.getppid() != parent:
@@ -235,11 +235,11 @@ class _Parent:
     """The parent process: runs no user code, and supervises the child."""
 
     def __init__(
-        self, pid: int, reports: int, output: int, tell: Callable[[str], None], containment: Containment | None
+        self, pid: int, reports: int, output: int, print_error: Callable[[str], None], containment: Containment | None
     ) -> None:
         from .processes import Relay
 
-        self._pid, self._tell = pid, tell
+        self._pid, self._print_error = pid, print_error
         self._reports, self._output = reports, output
         self._pending = b""
         self._relay = Relay(_MOST_OUTPUT)
@@ -348,13 +348,13 @@ class _Parent:
             limit = f"{overdue['limit_s']:g}"
             remedy = "Correct the code, or allow more time with arm_timeout_s or EVSYS_USER_CODE_TIMEOUT_S"
             took = "made no progress for" if overdue is self._sections.get(-1) else "took longer than"
-            self._tell(redact_text(f"{what}: {took} {limit} s, and its process was ended. {remedy}."))
+            self._print_error(redact_text(f"{what}: {took} {limit} s, and its process was ended. {remedy}."))
         elif code == -signal.SIGINT:
             return 130
         else:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             remedy = "Look for os._exit, os.exec and crashes in that code"
-            self._tell(redact_text(f"{what}: its process {how} before the command was done. {remedy}."))
+            self._print_error(redact_text(f"{what}: its process {how} before the command was done. {remedy}."))
         return int(section["code"]) if section else 2
 
     def _pass_on(self, number: int) -> None:

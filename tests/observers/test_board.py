@@ -50,24 +50,24 @@ def test_each_score_and_each_end_is_reported_once() -> None:
     before = running("a", 20, value=0.5, scores={"val/x": 0.25}, scored_at={"val/x": 20})
     after = running("a", 40, value=0.5, scores={"val/x": 0.25}, scored_at={"val/x": 40})
     ended = ArmStatus("a", "failed", 41, 100, error="Traceback\nKeyError: 'x'")
-    assert list(changes.tell(status(before))) == [("eval", "a", "step 20  val/x 0.25")]
-    assert list(changes.tell(status(before))) == []
-    assert list(changes.tell(status(after))) == [("eval", "a", "step 40  val/x 0.25 (+0)")]
-    assert list(changes.tell(status(ended))) == [("failed", "a", "41 steps, KeyError: 'x'")]
-    assert list(changes.tell(status(ended))) == []
+    assert list(changes.update(status(before))) == [("eval", "a", "step 20  val/x 0.25")]
+    assert list(changes.update(status(before))) == []
+    assert list(changes.update(status(after))) == [("eval", "a", "step 40  val/x 0.25 (+0)")]
+    assert list(changes.update(status(ended))) == [("failed", "a", "41 steps, KeyError: 'x'")]
+    assert list(changes.update(status(ended))) == []
 
 
 def test_an_arm_that_is_tried_again_may_end_again() -> None:
     changes = Changes()
     for _ in range(2):
-        assert [kind for kind, _, _ in changes.tell(status(ArmStatus("a", "failed", 1)))] == ["failed"]
-        assert list(changes.tell(status(running("a", 2)))) == []
+        assert [kind for kind, _, _ in changes.update(status(ArmStatus("a", "failed", 1)))] == ["failed"]
+        assert list(changes.update(status(running("a", 2)))) == []
 
 
 def test_sentences_that_arms_repeat_are_known_and_short_lines_never_are() -> None:
     repeats = Repeats()
     sentence = "every answer to the 6 tasks of 'words' scores 1"
-    assert [repeats.knows(line) for line in (sentence, sentence, "ok", "ok")] == [False, True, False, False]
+    assert [repeats.is_repeated(line) for line in (sentence, sentence, "ok", "ok")] == [False, True, False, False]
     assert repeats.count == 1
 
 

@@ -81,7 +81,7 @@ class Price(Strict):
     """Longest prompt, in tokens, for this price; by default any."""
 
     @model_validator(mode="after")
-    def _says_what_answers_cost(self) -> Self:
+    def _prices_answers(self) -> Self:
         if "input" in self.model_fields_set and "output" not in self.model_fields_set:
             raise MisplacedValue("the key 'output' is missing. Add it; 0 if answers cost nothing.", "output")
         return self

@@ -272,7 +272,7 @@ class Experiment:
                 interrupt.stop = scheduler.interrupt
                 with ledger.running(deadline):
                     arms = scheduler.run()
-                self._n_asked_for = scheduler.n_asked_for
+                self._n_asked_for = scheduler.n_requested
             finally:
                 with limit(limit_s=default_limit_s()):
                     launcher.close()

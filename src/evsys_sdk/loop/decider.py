@@ -207,7 +207,7 @@ def _judge_contradiction(
     share = worst.others / (worst.others + worst.liked)
     message = (
         f"{len(disputed)} of {len(standings)} kinds of questions have another good answer than the settled one, which "
-        f"is not found bad, first '{worst.kind}' ({share:.0%}). They are left out; look at them."
+        f"is not found bad, first '{worst.kind}' ({share:.0%}). They are left out. Check them."
     )
     return {standing.kind for standing in disputed}, Reason("contradiction", None, message, share)
 

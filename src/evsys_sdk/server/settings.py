@@ -80,7 +80,7 @@ class ServeSettings:
         return int(self.max_request_mb * 1e6)
 
     @property
-    def max_samples_of_one(self) -> int:
+    def max_samples_per_session(self) -> int:
         """Maximum number of sampling requests of one session."""
         # half, so that one session cannot block all others
         return max(1, self.max_samples // 2)

@@ -52,7 +52,7 @@ def problems_in(error: ValidationError, *, model: type[BaseModel], data: Any, at
     for detail in error.errors(include_url=False):
         problem = _problem(dict(detail), model, data, at)
         problems.setdefault((problem.path, problem.message), problem)
-    return _one_per_typo(_one_per_union(list(problems.values())))
+    return _merge_typo_problems(_merge_union_problems(list(problems.values())))
 
 
 def _problem(detail: dict[str, Any], model: type[BaseModel], data: Any, at: Path) -> Problem:
@@ -131,7 +131,7 @@ def _real_path(loc: tuple[str | int, ...], data: Any, *, missing: bool) -> Path:
     return tuple(path)
 
 
-def _one_per_union(problems: list[Problem]) -> list[Problem]:
+def _merge_union_problems(problems: list[Problem]) -> list[Problem]:
     """Merge the problems of a union's members about one value; drop them if a member has problems inside the value."""
     merged: dict[tuple[str, str], Problem] = {}
     for problem in problems:
@@ -146,7 +146,7 @@ def _one_per_union(problems: list[Problem]) -> list[Problem]:
     return list(merged.values())
 
 
-def _one_per_typo(problems: list[Problem]) -> list[Problem]:
+def _merge_typo_problems(problems: list[Problem]) -> list[Problem]:
     """Drop a missing key if an unknown key is a misspelling of it."""
     typos = [
         (problem, _GUESS.search(problem.hint)) for problem in problems if problem.message.startswith("unknown key")

@@ -102,7 +102,7 @@ class ArmScheduler:
                 self.launcher.stop(running.arm.name, reason)
 
     @property
-    def n_asked_for(self) -> int:
+    def n_requested(self) -> int:
         """Number of arms that the allocation has requested so far."""
         return len(self._known)
 

@@ -105,7 +105,7 @@ class _Arms:
 def _fork_for_each_arm(connection: Connection, arms: _Arms, launch: Launch) -> NoReturn:
     """Import once, then fork a process for each arm; no thread may run here."""
     adopt_orphans()  # so that processes which an arm leaves behind can be ended
-    _import_what_arms_use(launch)
+    _import_arm_modules(launch)
     while True:
         try:
             what, job = connection.recv()
@@ -146,7 +146,7 @@ def _execute_in_fork(arms: _Arms, job: ArmJob) -> NoReturn:
     os._exit(code)  # even if the arm's threads are running
 
 
-def _import_what_arms_use(launch: Launch) -> None:
+def _import_arm_modules(launch: Launch) -> None:
     """Import modules and build config models once instead of in every arm."""
     with suppress(Exception):  # the arm reports the problem
         deep_problems(launch.config)

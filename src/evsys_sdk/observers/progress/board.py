@@ -40,7 +40,7 @@ _MOST_SENTENCES = 1000
 _MARKS = {"eval": ("◆", "cyan"), "completed": ("✔", "green"), "failed": ("✖", "red")}
 """Mark and colour of each kind of event."""
 
-type Look = Callable[[Path], LiveStatus]
+type ReadStatus = Callable[[Path], LiveStatus]
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Changes:
     _ended: set[str] = field(default_factory=set[str])
     _scores: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict[tuple[str, str], tuple[int, float]])
 
-    def tell(self, status: LiveStatus) -> Iterator[tuple[str, str, str]]:
+    def update(self, status: LiveStatus) -> Iterator[tuple[str, str, str]]:
         """Each change as (kind, label, text), scores before ends."""
         for arm in status.arms:
             for metric, value in arm.scores.items():
@@ -73,17 +73,17 @@ class Repeats:
     """Deduplicates printed sentences, so that a message of every arm is shown once."""
 
     count: int = 0
-    _known: set[str] = field(default_factory=set[str])
+    _printed: set[str] = field(default_factory=set[str])
 
-    def knows(self, line: str) -> bool:
+    def is_repeated(self, line: str) -> bool:
         """Whether this line was printed before; short lines, as in tables or counters, do not count."""
         if len(line.strip()) < _SENTENCE:
             return False
-        if line in self._known:
+        if line in self._printed:
             self.count += 1
             return True
-        if len(self._known) < _MOST_SENTENCES:
-            self._known.add(line)
+        if len(self._printed) < _MOST_SENTENCES:
+            self._printed.add(line)
         return False
 
 
@@ -120,7 +120,7 @@ def _outcome(arm: ArmStatus) -> str:
 
 
 @contextmanager
-def watch_plain(path: Path, look: Look | None = None) -> Generator[None]:
+def watch_plain(path: Path, read_status: ReadStatus | None = None) -> Generator[None]:
     """Print a line whenever an arm has ended."""
     began, printed = time.monotonic(), -1
 
@@ -130,12 +130,12 @@ def watch_plain(path: Path, look: Look | None = None) -> Generator[None]:
             _write(f"[{path.name}] {headline(status, time.monotonic() - began)}\n")
         printed = status.done
 
-    with _poll(path, look or partial(StatusReader().read, to_count=True), show):
+    with _poll(path, read_status or partial(StatusReader().read, to_count=True), show):
         yield
 
 
 @contextmanager
-def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
+def watch_live(path: Path, read_status: ReadStatus | None = None) -> Generator[None]:
     """Show the board at the bottom of the terminal, with all other output above it."""
     from rich.console import Console
     from rich.live import Live
@@ -144,10 +144,10 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
     began, changes = time.monotonic(), Changes()
     with _terminal_behind_a_pipe() as (terminal, follow):
         console = Console(file=terminal, highlight=False, force_terminal=True, width=_size(terminal)[0])
-        repeated = Repeats()
+        repeats = Repeats()
 
         def pass_on(line: str) -> None:
-            if not repeated.knows(line):
+            if not repeats.is_repeated(line):
                 console.print(Text.from_ansi(line))
 
         follow(pass_on)
@@ -155,17 +155,17 @@ def watch_live(path: Path, look: Look | None = None) -> Generator[None]:
         def show(status: LiveStatus) -> None:
             width, height = _size(terminal)
             console.width = width
-            for kind, label, text in changes.tell(status):
+            for kind, label, text in changes.update(status):
                 mark, style = _MARKS.get(kind, ("■", "yellow"))
                 title = label if kind == "eval" else f"{label} {kind}"
                 console.print(Text.assemble((f"{mark} {title}", style), "  ", text))
             live.update(_board(path.name, status, time.monotonic() - began, width, height), refresh=True)
 
         live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
-        with live, _poll(path, look or StatusReader().read, show):
+        with live, _poll(path, read_status or StatusReader().read, show):
             yield
-    if repeated.count:
-        _write(f"({repeated.count} repeated lines of several arms were shown once.)\n")
+    if repeats.count:
+        _write(f"({repeats.count} repeated lines of several arms were shown once.)\n")
 
 
 def _board(name: str, status: LiveStatus, seconds: float, width: int, height: int) -> RenderableType:
@@ -191,7 +191,7 @@ def _board(name: str, status: LiveStatus, seconds: float, width: int, height: in
 
 
 @contextmanager
-def _poll(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Generator[None]:
+def _poll(path: Path, read_status: ReadStatus, show: Callable[[LiveStatus], None]) -> Generator[None]:
     """Read and show the status regularly and once at the end; a failed read is retried."""
     over = threading.Event()
 
@@ -200,7 +200,7 @@ def _poll(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Generat
         while not over.wait(max(_SECONDS_BETWEEN_READS, read_s * _REST_AFTER_READS)):
             began = time.monotonic()
             with suppress(Exception):  # a file may be partly written; the run must not fail
-                show(look(path))
+                show(read_status(path))
             read_s = time.monotonic() - began
 
     thread = threading.Thread(target=poll, name="evsys-board", daemon=True)
@@ -211,7 +211,7 @@ def _poll(path: Path, look: Look, show: Callable[[LiveStatus], None]) -> Generat
         over.set()
         thread.join()  # `show` is never called by two threads at once
         with suppress(Exception):
-            show(look(path))
+            show(read_status(path))
 
 
 @contextmanager

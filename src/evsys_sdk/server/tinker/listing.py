@@ -15,7 +15,7 @@ from . import requests
 def client_config(service: Service) -> dict[str, Any]:
     """The config that the `tinker` package fetches at its start."""
     return {
-        "sample_max_concurrent_requests": service.settings.max_samples_of_one,
+        "sample_max_concurrent_requests": service.settings.max_samples_per_session,
         "fwdbwd_max_chunk_bytes_count": min(5_000_000, service.settings.max_request_bytes // 2),
     }
 

@@ -65,7 +65,10 @@ def sample(service: Service, request: requests.AsampleRequest) -> dict[str, Any]
 
 def _check_room(service: Service, of_session: str, of_all: str) -> None:
     settings, futures = service.settings, service.futures
-    limits = ((of_session, settings.max_samples_of_one, "this session"), (of_all, settings.max_samples, "all clients"))
+    limits = (
+        (of_session, settings.max_samples_per_session, "this session"),
+        (of_all, settings.max_samples, "all clients"),
+    )
     for queue, most, owner in limits:
         if futures.count_waiting(queue) >= most:
             raise Refusal(
