@@ -190,6 +190,7 @@ def test_no_room_imports_a_later_one() -> None:
         pytest.param("import evsys_sdk", id="import evsys_sdk"),
         pytest.param("sys.argv = ['evsys', '--help']; from evsys_sdk.cli.main import main; main()", id="evsys --help"),
         pytest.param("from evsys_sdk.cli.main import main; main(['list'])", id="evsys list"),
+        pytest.param("from evsys_sdk.history.effects import _quantile; _quantile(8)", id="evsys context"),
     ],
 )
 def test_starting_up_imports_nothing_heavy(start: str) -> None:

@@ -201,12 +201,16 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
     """Score wrong answers, and right answers in several forms, and yield the problems of the verifiers."""
     refused: list[tuple[str, str]] = []
     found: list[tuple[str, str | None, dict[str, float]]] = []
-    for at, task in enumerate(tasks):
-        try:
-            found.append((task.task_id, *_try_answers(task, tasks[at - 1], taught)))
-        except EvsysError as error:
-            reason, _, cause = str(error).partition(": ")
-            refused.append((task.task_id, cause or reason))
+
+    async def try_all() -> None:
+        for at, task in enumerate(tasks):
+            try:
+                found.append((task.task_id, *await _try_answers(task, tasks[at - 1], taught)))
+            except EvsysError as error:
+                reason, _, cause = str(error).partition(": ")
+                refused.append((task.task_id, cause or reason))
+
+    run_blocking(try_all)
     if refused:
         message = f"{len(refused)} tasks cannot be scored, such as '{refused[0][0]}': {refused[0][1].rstrip('.')}"
         yield Problem(message, place, hint="Correct the tasks, or choose another verifier.")
@@ -263,7 +267,9 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
             break
 
 
-def _try_answers(task: HarborTask, before: HarborTask, taught: Sequence[str]) -> tuple[str | None, dict[str, float]]:
+async def _try_answers(
+    task: HarborTask, before: HarborTask, taught: Sequence[str]
+) -> tuple[str | None, dict[str, float]]:
     """The expected answer of a task, and the rewards of wrong answers and of the expected one in several forms."""
     right, other = (expected_text(getattr(one.verifier, "expected", None)) for one in (task, before))
     asked = "\n".join(text_of(one.get("content")) for one in opening(task))
@@ -278,12 +284,12 @@ def _try_answers(task: HarborTask, before: HarborTask, taught: Sequence[str]) ->
     shown = [text for text in task.metadata.values() if isinstance(text, str) and text not in asked]
     answers["taught"] = next((answer for answer in (*taught, *shown) if right and right in answer), None)
     given = {name: text for name, text in answers.items() if text is not None}
-    rewards = dict(zip(given, score_answers((task, text) for text in given.values()), strict=True))
-    rewards |= {"near": max(score_answers((task, text) for text in near))} if near else {}
+    rewards = dict(zip(given, await _score((task, text) for text in given.values()), strict=True))
+    rewards |= {"near": max(await _score((task, text) for text in near))} if near else {}
     if is_own:
-        again = score_answers((task, text) for text in reversed(given.values()))
+        again = await _score((task, text) for text in reversed(given.values()))
         shaped = [form.format(other) for form in ("{}", *forms) if rewards.get(form, 1) > 0 and answers["other"]]
-        passed = max(score_answers((task, text) for text in shaped), default=0.0)
+        passed = max(await _score((task, text) for text in shaped), default=0.0)
         rewards |= {"changes": float(again[::-1] != [rewards[name] for name in given]), "shaped": passed}
     won = [mark[0] for form in forms if rewards.get(form, 0) > 0 and (mark := _MARK.search(form))]
     is_asked = rewards.get("right", 0) > 0 or taught or any(mark in asked for mark in won)
@@ -307,11 +313,11 @@ def _accepts_another_label(tasks: Sequence[HarborTask]) -> tuple[str, str] | Non
 
 def score_answers(answers: Iterable[tuple[HarborTask, str]]) -> list[float]:
     """Rewards by the verifiers of the tasks, in one event loop, because starting a loop takes longer than scoring."""
+    return run_blocking(lambda: _score(answers))
 
-    async def score() -> list[float]:
-        return [(await build_verifier(task.verifier)(_input_of(task, answer))).reward for task, answer in answers]
 
-    return run_blocking(score)
+async def _score(answers: Iterable[tuple[HarborTask, str]]) -> list[float]:
+    return [(await build_verifier(task.verifier)(_input_of(task, answer))).reward for task, answer in answers]
 
 
 def _input_of(task: HarborTask, answer: str) -> VerifierInput:
