@@ -104,7 +104,7 @@ class World:
             runs = [replace(run, arms=run.arms[:seeds]) for run in whole.runs]
             seen = replace(whole, runs=runs, interim=tuple(plan_looks(10)))
             found = conclude_from(seen)
-            if judge_interim(found).ends:
+            if judge_interim(found)["ends"]:
                 break
         return found, seen
 

@@ -19,7 +19,7 @@ from evsys_sdk.experiment.arms.results import ArmResult
 from evsys_sdk.experiment.audit.audit import audit_experiment
 from evsys_sdk.experiment.conclusion import Conclusion, read_stored_conclusion
 from evsys_sdk.experiment.conclusion.evidence import Evidence
-from evsys_sdk.experiment.conclusion.interim import Look, judge_interim
+from evsys_sdk.experiment.conclusion.interim import judge_interim
 from evsys_sdk.experiment.conclusion.markdown import as_markdown
 from evsys_sdk.experiment.conclusion.verdict import conclude_from
 from evsys_sdk.experiment.plan.plan import plan_experiment
@@ -98,9 +98,9 @@ class TestAllocation:
         arms = [self.arm(run, repeat) for run in "ab" for repeat in range(10)]
         judged: list[int] = []
 
-        def judge(trained: Sequence[Arm]) -> Look:
+        def judge(trained: Sequence[Arm]) -> dict[str, Any]:
             judged.append(len(trained))
-            return Look("inconclusive", len(trained) >= ends_at, "because", 0.01)
+            return {"verdict": "inconclusive", "ends": len(trained) >= ends_at, "why": "because", "error": 0.01}
 
         allocation = UntilDecided(arms, LOOKS, judge)
         results: list[ArmResult] = []
@@ -133,7 +133,7 @@ class TestAllocation:
 class TestLook:
     def test_a_clear_effect_is_decided_early(self) -> None:
         found = looked(4, 0.3)
-        assert (found.verdict, judge_interim(found).ends) == ("supported", True)
+        assert (found.verdict, judge_interim(found)["ends"]) == ("supported", True)
         assert found.sequential is not None
         assert (found.sequential.look, found.sequential.outcome) == (1, "decided")
         assert "Analysis 1 of 3, with 4 seeds a run, tested at" in as_markdown(found)
@@ -153,24 +153,24 @@ class TestLook:
     def test_a_loss_is_given_up(self) -> None:
         found = looked(4, -0.03)
         look = judge_interim(found)
-        assert (found.verdict, look.ends) == ("inconclusive", True)
-        assert look.chance is not None
-        assert look.chance < 0.05
+        assert (found.verdict, look["ends"]) == ("inconclusive", True)
+        assert look["chance"] is not None
+        assert look["chance"] < 0.05
         assert "Give this claim up" in found.next[0]
 
     def test_what_may_still_be_decided_goes_on(self) -> None:
         look = judge_interim(looked(4, 0.08))
-        assert not look.ends
-        assert look.chance is not None
-        assert look.chance > 0.05
+        assert not look["ends"]
+        assert look["chance"] is not None
+        assert look["chance"] > 0.05
 
     def test_a_broken_baseline_ends_it_until_it_is_repaired(self) -> None:
         given = evidence(scores(4, 0.05), interim=LOOKS)
         broken = [replace(arm, status="failed", error="boom", scorings={}) for arm in given.runs[0].arms[:1]]
         runs = [replace(given.runs[0], arms=[*broken, *given.runs[0].arms[1:]]), given.runs[1]]
         found = judge_interim(conclude_from(replace(given, runs=runs)))
-        assert found.ends
-        assert "repair them" in found.why
+        assert found["ends"]
+        assert "repair them" in found["why"]
 
     def test_without_any_score_there_is_nothing_to_go_on_for(self) -> None:
         given = evidence(scores(4, 0.05), interim=LOOKS)
@@ -179,8 +179,8 @@ class TestLook:
             for run in given.runs
         ]
         look = judge_interim(conclude_from(replace(given, runs=failed)))
-        assert (look.verdict, look.ends) == ("invalid", True)
-        assert "boom" in look.why
+        assert (look["verdict"], look["ends"]) == ("invalid", True)
+        assert "boom" in look["why"]
 
     def test_what_was_broken_off_between_two_looks_is_judged_as_the_earlier_one(self) -> None:
         found = looked(6, 0.3)

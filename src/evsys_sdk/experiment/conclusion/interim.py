@@ -6,7 +6,6 @@ An experiment stops for futility if its last analysis is unlikely to support the
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -24,35 +23,24 @@ _CAUTION = 0.1
 """Quantile for the upper confidence limit of the seed variance, because few seeds may agree by chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The result of an interim analysis."""
-
-    verdict: Verdict
-    ends: bool
-    """Whether the experiment ends without further seeds."""
-    why: str
-    error: float
-    """False positive rate of this interim analysis."""
-    chance: float | None = None
-    """Probability that the last analysis supports the claim; None if unknown."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def judge_interim(conclusion: Conclusion) -> Look:
-    """Decide from a conclusion at an interim analysis whether the experiment ends."""
+def judge_interim(conclusion: Conclusion) -> dict[str, Any]:
+    """Decide from a conclusion at an interim analysis whether the experiment ends; the fields for its journal."""
     found = conclusion.sequential
     if found is None:  # no run has a score
-        return Look(conclusion.verdict, True, conclusion.summary, 0.0)
+        return {"verdict": conclusion.verdict, "ends": True, "why": conclusion.summary, "error": 0.0, "chance": None}
     chance = "unknown" if found.chance is None else f"{100 * found.chance:.3g} %"
-    why = {
+    reasons = {
         DECIDED: conclusion.summary,
         FUTILE: f"chance of support with the seeds that are left: {chance}, so they are not trained",
         BROKEN: "seeds without a score keep it from being decided; repair them and continue with --resume",
-    }.get(found.outcome, f"not decided; chance of support at the last analysis: {chance}")
-    return Look(conclusion.verdict, found.outcome in (DECIDED, FUTILE, BROKEN), why, found.error, found.chance)
+    }
+    return {
+        "verdict": conclusion.verdict,
+        "ends": found.outcome in reasons,
+        "why": reasons.get(found.outcome, f"not decided; chance of support at the last analysis: {chance}"),
+        "error": found.error,
+        "chance": found.chance,
+    }
 
 
 def tell_looks(analysis: Analysis, verdict: Verdict) -> Sequential | None:

@@ -118,9 +118,13 @@ def _decide(claim: Claim, analysis: Analysis, effects: Mapping[str, Comparison |
     sign, limit, is_trend = analysis.question.sign, claim.threshold, claim.kind == "trend"
     if analysis.report.is_saturated:
         return Ruling("inconclusive", [_explain_saturation(analysis)], judged=judged)
-    found = {name: orient(one.low, one.high, sign) for name, one in effects.items()}
-    bounds = {name: ends for name, ends in found.items() if ends is not None}
-    if len(bounds) < len(found):
+    # Oriented so that higher values favour the claim.
+    bounds = {
+        name: (one.low, one.high) if sign > 0 else (-one.high, -one.low)
+        for name, one in effects.items()
+        if one.low is not None and one.high is not None
+    }
+    if len(bounds) < len(effects):
         return Ruling("inconclusive", [_NO_INTERVAL], judged=judged)
     runs = [run.name for run in analysis.evidence.runs]
     lacking = {name: _find_lacks(analysis, runs if is_trend else [name]) for name in bounds}
@@ -134,13 +138,6 @@ def _decide(claim: Claim, analysis: Analysis, effects: Mapping[str, Comparison |
         doubts = lacking[judged or ""] if is_trend else _doubts_about_refuting(analysis)
         return Ruling("inconclusive" if doubts else "refuted", doubts, judged=judged)
     return Ruling("inconclusive", [_UNDECIDED, *lacking[judged or ""]], judged=judged)
-
-
-def orient(low: float | None, high: float | None, sign: int) -> tuple[float, float] | None:
-    """Orient an interval so that higher values favour the claim; None if it is unknown."""
-    if low is None or high is None:
-        return None
-    return (low, high) if sign > 0 else (-high, -low)
 
 
 def _find_lacks(analysis: Analysis, names: Sequence[str]) -> list[str]:

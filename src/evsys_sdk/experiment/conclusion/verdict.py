@@ -93,8 +93,8 @@ def _find_best(analysis: Analysis, question: Asked, ruling: Ruling) -> tuple[str
 
 def _find_looks(analysis: Analysis) -> Looks | None:
     report, looks = analysis.question.report, analysis.evidence.looks
-    known = [looks[sha256] for sha256 in sorted(analysis.report.hashes) if sha256 in looks]
-    return known[0] if known and report is not None and report[0] == "test" else None
+    known = (looks[sha256] for sha256 in sorted(analysis.report.hashes) if sha256 in looks)
+    return next(known, None) if report is not None and report[0] == "test" else None
 
 
 def _find_noise_floor(report: Measured) -> NoiseFloor | None:

@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..arms.arm import Arm
 from ..arms.results import ArmResult
 from .allocation import AllocationDecision, all_settled
 
-if TYPE_CHECKING:
-    from ..conclusion.interim import Look
-
-type Judge = Callable[[Sequence[Arm]], Look]
-"""Analyses the record of these arms."""
+type Judge = Callable[[Sequence[Arm]], dict[str, Any]]
+"""Analyses the record of these arms; returns the fields for the journal."""
 
 
 class UntilDecided:
@@ -29,7 +26,7 @@ class UntilDecided:
 
     def __init__(self, arms: Sequence[Arm], looks: Sequence[int], judge: Judge) -> None:
         self._arms, self._looks, self._judge = list(arms), list(looks), judge
-        self._found: dict[tuple[str, ...], Look] = {}
+        self._found: dict[tuple[str, ...], dict[str, Any]] = {}
         """By the names of the scored arms, because a failed arm may be retried."""
         self._last = AllocationDecision([])
 
@@ -44,15 +41,15 @@ class UntilDecided:
             if number == len(self._looks) or not all_settled(results, arms):
                 break
             look = self._look(arms, results)
-            notes.append({"look": number, "of": len(self._looks), "seeds": seeds, **look.to_dict()})
-            if look.ends:
+            notes.append({"look": number, "of": len(self._looks), "seeds": seeds, **look})
+            if look["ends"]:
                 break
         # The scheduler compares the objects.
         if (len(arms), notes) != (len(self._last.arms), list(self._last.notes)):
             self._last = AllocationDecision(arms, notes)
         return self._last
 
-    def _look(self, trained: Sequence[Arm], results: Sequence[ArmResult]) -> Look:
+    def _look(self, trained: Sequence[Arm], results: Sequence[ArmResult]) -> dict[str, Any]:
         names = {arm.name for arm in trained}
         scored = [result.name for result in results if result.is_scored and result.name in names]
         key = tuple(sorted(scored))
@@ -61,7 +58,7 @@ class UntilDecided:
         return self._found[key]
 
 
-def judge_look(experiment_dir: Path, trained: Sequence[Arm]) -> Look:
+def judge_look(experiment_dir: Path, trained: Sequence[Arm]) -> dict[str, Any]:
     """Analyse the record of these arms, and whether more seeds could change the result."""
     from ..audit.report import AuditReport
     from ..conclusion.interim import judge_interim

@@ -147,7 +147,7 @@ def contrast(
 
     `noise` is the seed noise pooled over more runs; by default it is pooled over `runs`.
     """
-    noise = noise or seed_noise(runs)
+    noise = noise or seed_noise(runs) or SeedNoise(0.0, 0.0, 0)
     value = float(sum(weight * run.mean for weight, run in zip(weights, runs, strict=True)))
     # A negative weight swaps the ends of a run.
     ends = [[weight * end for end in run.extremes or [run.mean]] for weight, run in zip(weights, runs, strict=True)]
@@ -155,26 +155,23 @@ def contrast(
     tasks_df = runs[-1].tasks_df
     tasks = _task_variance(runs, weights) if tasks_df > 0 else 0.0
     shares = [weight**2 / run.n_seeds if run.trained else 0.0 for weight, run in zip(weights, runs, strict=True)]
-    of_seeds = [
-        max(one.between for one in (noise, run.seed_noise) if one is not None) if noise else 0.0 for run in runs
-    ]
-    explained = noise.explained if noise is not None else 0.0
-    variance = tasks + sum(max(0.0, own - explained) * share for own, share in zip(of_seeds, shares, strict=True))
+    of_seeds = [max(one.between for one in (noise, run.seed_noise) if one is not None) for run in runs]
+    variance = tasks + sum(max(0.0, own - noise.explained) * share for own, share in zip(of_seeds, shares, strict=True))
     # A variance in the range of rounding errors is zero.
     if math.sqrt(variance) <= 1e-9 * max(float(np.abs(run.values).max()) for run in runs):
         variance = 0.0
     if variance == 0 and tasks_df <= 0:
         return None
-    pooled, known = noise.df if noise is not None else 0, max(tasks_df, 1.0)
+    known = max(tasks_df, 1.0)
 
     def satterthwaite(seeds_df: Sequence[int]) -> float:
         parts = [(share * own) ** 2 / df for share, own, df in zip(shares, of_seeds, seeds_df, strict=True) if df]
         doubt = tasks**2 / known + sum(parts)
-        return min(max(variance**2 / doubt if doubt > 0 else 1.0, 1.0), max(known, pooled))
+        return min(max(variance**2 / doubt if doubt > 0 else 1.0, 1.0), max(known, noise.df))
 
     df = own_df = known
-    if noise is not None:
-        df, own_df = satterthwaite([pooled] * len(runs)), satterthwaite([max(run.n_seeds - 1, 1) for run in runs])
+    if noise.df:
+        df, own_df = satterthwaite([noise.df] * len(runs)), satterthwaite([max(run.n_seeds - 1, 1) for run in runs])
     return ContrastEstimate(value, low, high, math.sqrt(variance), df, own_df, tasks)
 
 
