@@ -31,7 +31,7 @@ from ..paths import workspace_dir
 from ..record.jsonl_file import JsonlFile, parse_object, read_records
 from ..registry import get_inference
 from ..training.blocking import run_blocking
-from .questions import AskedQuestion, follow_settled, is_new, pairs_of, sort_by_kind
+from .questions import TraceQuestion, follow_settled, is_new, pairs_of, sort_by_kind
 from .system import SystemConfig
 from .traces.feedback import as_taught, list_corrections
 from .traces.rounds import find_trained, find_used, read_rounds
@@ -86,32 +86,34 @@ def decide(system: SystemConfig, *, now: float | None = None, without: Iterable[
     if volume.votes is False:
         return LearnDecision(False, [volume], len(fresh))
     earlier = [as_taught(trace) for trace in traces if trace["id"] in trained]
-    new, known, right = sort_by_kind(fresh, earlier, list_corrections(fresh))
-    disputed, contradiction = _judge_contradiction([*new, *right], known, rules.max_contradiction)
+    new, trained_questions, corrected = sort_by_kind(fresh, earlier, list_corrections(fresh))
+    disputed, contradiction = _judge_contradiction([*new, *corrected], trained_questions, rules.max_contradiction)
     aside = {trace["id"] for trace, question in zip(fresh, new, strict=True) if question.kind in disputed}
     if aside:  # disputed kinds of questions are left out
-        new, right = ([question for question in group if question.kind not in disputed] for group in (new, right))
+        new, corrected = (
+            [question for question in group if question.kind not in disputed] for group in (new, corrected)
+        )
         volume = _judge_volume(len(new), rules.min_new)
         if volume.votes is False:
             return LearnDecision(False, [volume, contradiction], len(fresh))
-    strange = _find_strange(new, known)
+    novel = _find_novel(new, trained_questions)
     reasons = [
         volume,
         _judge_failures(new, rules.failure_rate),
-        _judge_novelty(new, strange, rules.novelty),
-        _judge_drift(new, known, rules.drift),
+        _judge_novelty(new, novel, rules.novelty),
+        _judge_drift(new, trained_questions, rules.drift),
     ]
     if any(reason.votes for reason in reasons):
         # If rewards fell, a good answer has at least the earlier mean reward minus the allowed drift.
-        bar = max(0.5, fmean(_rewards(known)) - rules.drift) if reasons[-1].votes else 0.5
-        reasons.append(_judge_lessons([*new, *right], strange, rules.min_lessons, bar, system.traces.min_reward))
+        bar = max(0.5, fmean(_rewards(trained_questions)) - rules.drift) if reasons[-1].votes else 0.5
+        reasons.append(_judge_lessons([*new, *corrected], novel, rules.min_lessons, bar, system.traces.min_reward))
     reasons.append(contradiction)
     learn = any(reason.votes is True for reason in reasons) and not any(reason.votes is False for reason in reasons)
     if rules.max_wait_days is not None:
         waiting = _judge_waiting(fresh, rules.max_wait_days, time.time() if now is None else now)
         reasons.append(waiting)  # a reached time limit overrules all rules but `lessons`
-        open_to_it = all(reason.rule == "lessons" or reason.votes is not False for reason in reasons)
-        learn = learn or (waiting.votes is True and open_to_it)
+        no_veto = all(reason.rule == "lessons" or reason.votes is not False for reason in reasons)
+        learn = learn or (waiting.votes is True and no_veto)
     if learn and rules.opinion is not None:
         reasons.append(request_opinion(system, rules.opinion, reasons, fresh))
         learn = reasons[-1].votes is not False
@@ -129,31 +131,31 @@ def _judge_volume(count: int, fewest: int) -> Reason:
     return Reason("volume", False if count < fewest else None, message, float(count))
 
 
-def _rewards(questions: Sequence[AskedQuestion]) -> list[float]:
+def _rewards(questions: Sequence[TraceQuestion]) -> list[float]:
     return [question.reward for question in questions if question.reward is not None]
 
 
-def _failure_share(questions: Sequence[AskedQuestion]) -> float:
+def _failure_share(questions: Sequence[TraceQuestion]) -> float:
     rewards = _rewards(questions)
     return sum(reward < 0.5 for reward in rewards) / len(rewards) if rewards else 0.0
 
 
-def _judge_failures(new: Sequence[AskedQuestion], most: float) -> Reason:
+def _judge_failures(new: Sequence[TraceQuestion], most: float) -> Reason:
     rewards = _rewards(new)
     share, low = _failure_share(new), _lower_end(sum(reward < 0.5 for reward in rewards), len(rewards))
     message = f"{share:.0%} of {len(rewards)} judged answers failed (at least {low:.0%}; {most:.0%} are allowed)."
     return Reason("failures", True if rewards and low > most else None, message, share)
 
 
-def _judge_novelty(new: Sequence[AskedQuestion], strange: set[str], most: float) -> Reason:
-    count = sum(question.question in strange for question in new)
+def _judge_novelty(new: Sequence[TraceQuestion], novel: set[str], most: float) -> Reason:
+    count = sum(question.question in novel for question in new)
     share, low = count / len(new), _lower_end(count, len(new))
     message = f"{share:.0%} of the questions are unlike those that were trained on ({most:.0%} are allowed)."
     return Reason("novelty", True if low > most else None, message, share)
 
 
-def _judge_drift(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], most: float) -> Reason:
-    before, after = _rewards(known), _rewards(new)
+def _judge_drift(new: Sequence[TraceQuestion], trained_questions: Sequence[TraceQuestion], most: float) -> Reason:
+    before, after = _rewards(trained_questions), _rewards(new)
     if len(before) < 2 or len(after) < 2:
         return Reason("drift", None, "There are too few rewards to test whether they fell.")
     drop = fmean(before) - fmean(after)
@@ -165,10 +167,10 @@ def _judge_drift(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], m
 
 
 def _judge_lessons(
-    new: Sequence[AskedQuestion], strange: set[str], fewest: int, bar: float, least_reward: float | None
+    new: Sequence[TraceQuestion], novel: set[str], fewest: int, bar: float, least_reward: float | None
 ) -> Reason:
     """Count the useful good answers: to new questions, or to questions that others failed with another answer."""
-    asked_by_kind, failed = Counter(question.kind for question in new), dict[str, Counter[str]]()
+    count_by_kind, failed = Counter(question.kind for question in new), dict[str, Counter[str]]()
     for question in new:
         if question.reward is not None and question.reward < bar:
             failed.setdefault(question.kind, Counter())[question.answer] += 1
@@ -180,20 +182,20 @@ def _judge_lessons(
             others = failed.get(question.kind, Counter[str]())
             other_failures = others.total() - others[question.answer]
             # Single failures may be noise, so a tenth of the kind, and at least two, must have failed.
-            count += question.question in strange or other_failures >= max(2, _MET_AGAIN * asked_by_kind[question.kind])
+            count += question.question in novel or other_failures >= max(2, _MET_AGAIN * count_by_kind[question.kind])
     message = f"{count} good answers are to new questions, or to such that others failed at ({fewest} are needed)."
     return Reason("lessons", False if count < fewest else None, message, float(count))
 
 
 def _judge_contradiction(
-    new: Sequence[AskedQuestion], known: Sequence[AskedQuestion], most: float
+    new: Sequence[TraceQuestion], trained_questions: Sequence[TraceQuestion], most: float
 ) -> tuple[set[str], Reason]:
     """Find kinds of questions with good feedback for another answer than the settled one, which is still liked.
 
     Such feedback may be poisoned. If the settled answer fails now, the right answer has changed, and the kind is not
     disputed.
     """
-    standings = follow_settled(new, known)
+    standings = follow_settled(new, trained_questions)
     disputed = [
         standing
         for standing in standings
@@ -219,9 +221,9 @@ def _judge_waiting(fresh: Sequence[dict[str, Any]], most_days: float, now: float
     return Reason("waiting", True if days > most_days else None, message, days)
 
 
-def _find_strange(new: Sequence[AskedQuestion], known: Sequence[AskedQuestion]) -> set[str]:
+def _find_novel(new: Sequence[TraceQuestion], trained_questions: Sequence[TraceQuestion]) -> set[str]:
     """The questions that are unlike the trained ones."""
-    known_pairs = {pair for question in known for pair in pairs_of(question.question)}
+    known_pairs = {pair for question in trained_questions for pair in pairs_of(question.question)}
     return {question.question for question in new if is_new(question.question, known_pairs)}
 
 

@@ -51,7 +51,7 @@ def is_new(question: str, known_pairs: set[tuple[str, str]]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedQuestion:
+class TraceQuestion:
     """Question, kind, answer and reward of a trace."""
 
     question: str
@@ -64,7 +64,7 @@ class AskedQuestion:
         return self.reward is not None and self.reward < 0.5
 
 
-def sort_by_kind(*groups: Sequence[Trace]) -> list[list[AskedQuestion]]:
+def sort_by_kind(*groups: Sequence[Trace]) -> list[list[TraceQuestion]]:
     """The questions of each group of traces with their kinds; common words are counted over all groups."""
     questions = [[question_of(trace) for trace in group] for group in groups]
     counted = Counter(word for texts in questions for text in texts for word in set(text.split()))
@@ -77,18 +77,18 @@ def sort_by_kind(*groups: Sequence[Trace]) -> list[list[AskedQuestion]]:
 
     return [
         [
-            AskedQuestion(text, kind(text), answer_of(trace), trace["reward"])
+            TraceQuestion(text, kind(text), answer_of(trace), trace["reward"])
             for text, trace in zip(texts, group, strict=True)
         ]
         for texts, group in zip(questions, groups, strict=True)
     ]
 
 
-def find_settled_answers(questions: Iterable[AskedQuestion], least_reward: float) -> dict[str, str]:
+def find_settled_answers(questions: Iterable[TraceQuestion]) -> dict[str, str]:
     """Kind of question -> its settled answer, for kinds with one."""
     answers: dict[str, Counter[str]] = {}
     for question in questions:
-        if question.reward is not None and question.reward >= least_reward:
+        if question.reward is not None and not question.failed:
             answers.setdefault(question.kind, Counter())[question.answer] += 1
     settled: dict[str, str] = {}
     for kind, counts in answers.items():
@@ -117,9 +117,9 @@ class Standing:
         return self.failed >= _FEWEST_FAILED and self.liked < _STILL_GOOD * (self.liked + self.failed)
 
 
-def follow_settled(new: Iterable[AskedQuestion], known: Iterable[AskedQuestion]) -> list[Standing]:
+def follow_settled(new: Iterable[TraceQuestion], trained_questions: Iterable[TraceQuestion]) -> list[Standing]:
     """The feedback on each settled answer in new traces."""
-    settled, counts = find_settled_answers(known, 0.5), Counter[tuple[str, str]]()
+    settled, counts = find_settled_answers(trained_questions), Counter[tuple[str, str]]()
     for question in new:
         if question.kind in settled and question.reward is not None:
             if question.answer == settled[question.kind]:

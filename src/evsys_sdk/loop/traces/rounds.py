@@ -121,10 +121,12 @@ def find_trained(rounds: Sequence[dict[str, Any]], without: Collection[int] = ()
 
 def _find_outdated(fresh: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> set[str]:
     """The ids of earlier good answers that fail now and contradict the new ones."""
-    new, known = sort_by_kind([*fresh, *list_corrections(fresh)], [as_taught(trace) for trace in earlier])
-    standings = (standing for standing in follow_settled(new, known) if standing.is_over and standing.others)
+    new, earlier_questions = sort_by_kind([*fresh, *list_corrections(fresh)], [as_taught(trace) for trace in earlier])
+    standings = (
+        standing for standing in follow_settled(new, earlier_questions) if standing.is_over and standing.others
+    )
     over = {(standing.kind, standing.answer) for standing in standings}
-    pairs = zip(earlier, known, strict=True)
+    pairs = zip(earlier, earlier_questions, strict=True)
     return {trace["id"] for trace, question in pairs if (question.kind, question.answer) in over}
 
 
