@@ -21,8 +21,12 @@ from functools import cache
 from pathlib import Path
 
 _PRELOAD = (
-    *("cli.experiment.run", "experiment.preflight", "experiment.experiment", "experiment.launchers.local"),
-    *("experiment.audit.audit", "experiment.conclusion", "history.index", "backends.mock.backend", "algorithms.sft"),
+    *("cli.main", "cli.record", "cli.experiment.run"),
+    *("algorithms.sft", "backends.mock.backend", "backends.mock.client"),
+    *("data.transforms.to_chat", "eval.verifiers.text_match", "rollouts.agents.chat"),
+    *("experiment.arms.scheduler", "experiment.audit.audit", "experiment.claims", "experiment.conclusion"),
+    *("experiment.contamination", "experiment.experiment", "experiment.launchers.local", "experiment.preflight"),
+    *("history.attention", "history.detail", "history.index", "observers.alerts", "observers.callbacks.local_logger"),
 )
 _LIMIT_S = 600
 
