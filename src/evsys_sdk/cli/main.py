@@ -109,7 +109,7 @@ class LazyGroup(click.Group):
 
         name = args[0]
         if name not in COMMANDS and not ctx.resilient_parsing:
-            guess = closest(name, COMMANDS)
+            guess = next((one for one in COMMANDS if one.startswith(f"{name}-")), None) or closest(name, COMMANDS)
             hint = f" Did you mean '{guess}'?" if guess else f" Commands: {', '.join(COMMANDS)}."
             ctx.fail(f"No such command '{name}'.{hint}")
         return super().resolve_command(ctx, args)
