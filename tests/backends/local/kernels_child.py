@@ -20,7 +20,7 @@ from evsys_sdk.backends.local.base.lora import LoRAAdapter
 from evsys_sdk.backends.local.base.packing import pack
 from evsys_sdk.backends.local.gpu import choice, decode_kernels, decode_step, joint_decoding
 from evsys_sdk.backends.local.gpu.row_kernels import Gather, merge, softmax_, store_rows
-from evsys_sdk.backends.local.gpu.training_graphs import Shape, _inputs
+from evsys_sdk.backends.local.gpu.training_graphs import Shape, inputs_of
 from evsys_sdk.backends.local.sampling.lanes import choose
 
 
@@ -69,6 +69,10 @@ def check_adapters(rows: int, hidden: int, inner: int, rank: int) -> None:
     check("adapted gate", adapted.times(both, gate=True), expected)
     adapted.add(expected, down, norms[1])
     check("adapted addition", adapted.x, x + F.linear(expected, down.weight) + changed(expected, "down"))
+    many = decode_step.ManyRows(x.clone(), norms[0], (bank, torch.from_numpy(of_row).int()))
+    check("adapted gate of many rows", many.times(both, gate=True), expected)
+    many.add(expected, down, norms[1])
+    check("adapted addition of many rows", many.x, adapted.x)
 
 
 class Owner:
@@ -179,7 +183,7 @@ def check_gather() -> None:
     start = rng.integers(0, 99, 20)
     [row] = pack([np.concatenate([start, rng.integers(0, 99, size)]) for size in (5, 23, 40)], budget=1000)
     shape = Shape.of(row)
-    *_, keys, gather, order, ends = (torch.from_numpy(part) for part in _inputs(row, shape))
+    *_, keys, gather, order, ends = (torch.from_numpy(part) for part in inputs_of(row, shape))
     plain = VarlenIndex.of(row.segments, len(row.tokens))
     for index, number in ((plain, len(row.tokens)), (VarlenIndex(keys, keys, 0, 0, gather, order, ends), shape.tokens)):
         assert index.gather is not None

@@ -129,6 +129,15 @@ def test_sampled_logprobs_are_those_of_training(
     check_logprobs(client, client.sampler().result())
 
 
+def test_prompts_of_a_known_shape_are_computed_by_a_graph(make_client: Callable[..., Any]) -> None:
+    client = make_client(params=GPU)
+    for seed in range(3):
+        randomise(client, seed)
+        sampler = client.sampler().result()  # a new one has cached no prompts
+        check_logprobs(client, sampler)
+    assert sampler._snapshot.prepared.space.prompt_graphs._passes
+
+
 def test_a_sampler_keeps_its_weights_while_others_come_and_go(make_client: Callable[..., Any]) -> None:
     client = make_client(params=GPU)
     greedy = SamplingParams(24, temperature=0, stop=[])

@@ -142,7 +142,8 @@ class LocalTrainingClient(InProcessClient[LocalTrainingState]):
         folder = None if name is None else checkpoint_folder(self._run_dir, name, "sampler")
 
         def snapshot() -> LocalSamplingClient:
-            adapter = self._state.adapter.copy()
+            with self._base.host:
+                adapter = self._state.adapter.copy()
             if folder is not None:
                 write_checkpoint(folder, adapter, self._about(), base_model=self.model_name, moments=None)
             return self._sampler_of(adapter, ref="" if folder is None else str(folder))

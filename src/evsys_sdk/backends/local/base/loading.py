@@ -64,6 +64,9 @@ class Base:
     """Whether layers carry a state from token to token, so that cached text can be continued only at its end."""
     turns: Turns = field(default_factory=Turns)
     """Held while the model runs."""
+    host: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a run prepares tensors in Python: runs that compete for the interpreter take five times as long as one
+    after another."""
     fusible: bool | None = None
     """Whether the fused decoder works for this model; None until it has been tried."""
     packed_head: Product | None = None

@@ -27,17 +27,10 @@ COLUMNS = 32
 _MOST_PIECES = 4
 _PROGRAMS = 128
 """Target number of programs per product, about one per multiprocessor."""
-_MOST_SHARES = 8
-"""Maximum number of programs that share the low-rank states of an adapter."""
-
-
-@triton.jit
-def _low(start, stride, mask, SHARES: tl.constexpr):
-    """Load low-rank states as the sum of their shares."""
-    total = tl.load(start, mask=mask, other=0.0, cache_modifier=".cg")
-    for share in tl.static_range(1, SHARES):
-        total += tl.load(start + share * stride, mask=mask, other=0.0, cache_modifier=".cg")
-    return total
+_MOST_SHARES, _MOST_RANKS = 8, 128
+"""Maximum number of programs that share the low-rank states of an adapter, and of ranks that a program computes."""
+_COUNTERS = 1 + 3 * 16
+"""Counters of a block of rows: one for all, and one for each linear layer of each adapter of a bank."""
 
 
 # Triton recompiles when an integer becomes 1 or a multiple of 16, and these two change during sampling.
@@ -54,7 +47,8 @@ def _product(
     new_squares,
     parts,
     arrived,
-    low,
+    partials,
+    states,
     bank,
     table,
     owners,
@@ -80,6 +74,8 @@ def _product(
     RANK: tl.constexpr,
     RANKS: tl.constexpr,
     PARTS: tl.constexpr,
+    GROUP: tl.constexpr,
+    WIDE: tl.constexpr,
     SHARES: tl.constexpr,
     SHRINKS: tl.constexpr,
     EARLY: tl.constexpr,
@@ -89,33 +85,46 @@ def _product(
     if RANK:  # noqa: SIM102 - a compile-time constant, unlike the next condition
         if number < SHRINKS:
             used = tl.load(adapters)
-            if number < PARTS * SHARES * used:
-                share, adapter, part = number % SHARES, number // SHARES % used, number // SHARES // used
+            groups: tl.constexpr = PARTS // GROUP
+            if number < groups * SHARES * used:
+                share, adapter = number % SHARES, number // SHARES % used
+                first_part = number // SHARES // used * GROUP
                 row = rows_at * ROWS + tl.arange(0, ROWS)
                 mine = (tl.load(owners + row, mask=row < M, other=-1) == adapter)[:, None]
-                from_a = tl.load(table + 2 * part)
-                depth: tl.constexpr = 128
-                length = tl.cdiv(tl.cdiv(K, SHARES), depth) * depth
-                last = tl.where((from_a >= 0) & (tl.sum(mine.to(tl.int32)) > 0), tl.minimum((share + 1) * length, K), 0)
-                rank = tl.arange(0, RANKS)
-                from_x = x + row[:, None] * K
+                # The A of all linear layers of the group, side by side.
+                rank, part = tl.arange(0, WIDE) % RANKS, tl.arange(0, WIDE) // RANKS
+                from_a = tl.load(table + 2 * (first_part + part), mask=part < GROUP, other=-1)
+                adapted = ((from_a >= 0) & (rank < RANK))[:, None]
                 # `multiple_of` lets the compiler emit wide loads.
-                from_bank = (
-                    bank + tl.multiple_of(adapter.to(tl.int64) * stride + tl.maximum(from_a, 0), 16) + rank[:, None] * K
-                )
+                start_of_a = tl.multiple_of(adapter.to(tl.int64) * stride + tl.maximum(from_a, 0), [16])
+                from_bank = bank + start_of_a[:, None] + rank[:, None] * K
+                from_x = x + row[:, None] * K
+                depth: tl.constexpr = 128 if WIDE <= 32 else 64 if WIDE <= 128 else 32
+                length = tl.cdiv(tl.cdiv(K, SHARES), depth) * depth
+                last = tl.where(tl.sum(mine.to(tl.int32)) > 0, tl.minimum((share + 1) * length, K), 0)
                 if EARLY:
                     gdc_wait()
                     gdc_launch_dependents()
-                total = tl.zeros([ROWS, RANKS], tl.float32)
+                total = tl.zeros([ROWS, WIDE], tl.float32)
                 for start in range(share * length, last, depth):
                     at = start + tl.arange(0, depth)[None, :]
                     value = tl.load(from_x + at, mask=mine & (at < K), other=0.0)
-                    factor = tl.load(from_bank + at, mask=(rank < RANK)[:, None] & (at < K), other=0.0)
+                    factor = tl.load(from_bank + at, mask=adapted & (at < K), other=0.0)
                     total = tl.dot(value, tl.trans(factor), total)
-                target = low + ((part * SHARES + share) * M + row[:, None]) * RANK + rank[None, :]
-                tl.store(target, total * scale, mask=mine & (rank < RANK)[None, :])
-                tl.debug_barrier()  # all threads must store their states before the program counts as ready
-                tl.atomic_add(ready + rows_at, 1, sem="release")
+                entry = row[:, None] * groups * WIDE + first_part // GROUP * WIDE + tl.arange(0, WIDE)[None, :]
+                share_size = M * groups * WIDE
+                tl.store(partials + share * share_size + entry, total, mask=mine)
+                tl.debug_barrier()  # all threads must store their states before the program counts as arrived
+                # The last program of an adapter sums the shares in a fixed order, so that readers load one state.
+                count = ready + (1 + first_part // GROUP * used + adapter) * tl.num_programs(1) + rows_at
+                if tl.atomic_add(count, 1, sem="acq_rel") == SHARES - 1:
+                    total = tl.zeros([ROWS, WIDE], tl.float32)
+                    for other_share in tl.static_range(SHARES):
+                        other_states = partials + other_share * share_size + entry
+                        total += tl.load(other_states, mask=mine, other=0.0, cache_modifier=".cg")
+                    tl.store(states + entry, (total * scale).to(states.dtype.element_ty), mask=mine)
+                    tl.debug_barrier()
+                    tl.atomic_add(ready + rows_at, 1, sem="release")
             return
     block = (number - SHRINKS) % tl.cdiv(N, COLUMNS)
     piece = (number - SHRINKS) // tl.cdiv(N, COLUMNS)
@@ -161,25 +170,32 @@ def _product(
         in_rank = rank < RANK
         of_b = tl.multiple_of(tl.maximum(tl.load(table + 2 * part + 1), 0), 16)
         from_b = bank + of_b + (column[:, None] - begin) * RANK + rank
-        owner = tl.load(owners + row, mask=row < M, other=-1)[:, None]
-        limit = tl.where(piece == SPLIT - 1, tl.load(adapters), 0)
-        while tl.atomic_add(ready + rows_at, 0, sem="acquire") < PARTS * SHARES * limit:
+        # Rows of an owner are mostly adjacent, so that only the adapters between the first and the last are needed.
+        owner = tl.load(owners + row, mask=row < M, other=-1)
+        is_last = piece == SPLIT - 1
+        begin_at = tl.where(is_last, tl.min(tl.where(row < M, owner, 1 << 30)), 0)
+        end_at = tl.where(is_last, tl.max(owner) + 1, 0)
+        limit = tl.where(is_last, tl.load(adapters) * (PARTS // GROUP), 0)
+        while tl.atomic_add(ready + rows_at, 0, sem="acquire") < limit:
             pass
-        from_low = low + (part * SHARES * M + row[:, None]) * RANK + rank
-        state = _low(from_low, M * RANK, in_rows & in_rank, SHARES).to(weight.dtype.element_ty)
-        nothing = tl.zeros([ROWS, RANKS], weight.dtype.element_ty)
+        owner = owner[:, None]
+        states_per_row: tl.constexpr = PARTS // GROUP * WIDE
+        from_states = states + row[:, None] * states_per_row + part // GROUP * WIDE + part % GROUP * RANKS + rank
+        used_rows = (row < tl.where(is_last, M, 0))[:, None] & in_rank
+        state = tl.load(from_states, mask=used_rows, other=0.0, cache_modifier=".cg")
         if GATE:
             of_second = tl.multiple_of(tl.maximum(tl.load(table + 3), 0), 16)
             from_second = bank + of_second + column[:, None] * RANK + rank
-            other_state = _low(from_low + SHARES * M * RANK, M * RANK, in_rows & in_rank, SHARES)
-            other_state = other_state.to(weight.dtype.element_ty)
-        for adapter in range(0, limit):
+            next_part: tl.constexpr = RANKS if GROUP > 1 else WIDE
+            other_state = tl.load(from_states + next_part, mask=used_rows, other=0.0, cache_modifier=".cg")
+        for adapter in range(begin_at, end_at):
             offset = tl.multiple_of(stride.to(tl.int64) * adapter, 16)
+            # Choose rows of the product, not of the states: these stay in the layout of the product for all adapters.
             factor = tl.load(from_b + offset, mask=in_columns & in_rank, other=0.0)
-            total = tl.dot(tl.where(owner == adapter, state, nothing), tl.trans(factor), total)
+            total += tl.where(owner == adapter, tl.dot(state, tl.trans(factor)), 0.0)
             if GATE:
                 second = tl.load(from_second + offset, mask=in_columns & in_rank, other=0.0)
-                other = tl.dot(tl.where(owner == adapter, other_state, nothing), tl.trans(second), other)
+                other += tl.where(owner == adapter, tl.dot(other_state, tl.trans(second)), 0.0)
     if NORM:
         total *= factors
         other *= factors
@@ -239,7 +255,9 @@ class FewRows:
         self._normed = torch.empty_like(x)
         self._squares = torch.empty(1, len(x), device=x.device, dtype=torch.float32)
         products = 0 if bank is None else len(bank[0].places)
-        self._ready = iter(torch.zeros(products, triton.cdiv(len(x), 16), device=x.device, dtype=torch.int32))
+        self._ready = iter(
+            torch.zeros(products, _COUNTERS, triton.cdiv(len(x), 16), device=x.device, dtype=torch.int32)
+        )
         width = x.shape[1]
         _begin[(len(x),)](x, norm.weight, self._normed, self._squares, width, BLOCK=triton.next_power_of_2(width))
 
@@ -273,7 +291,7 @@ class FewRows:
         height, width = output.shape[1], x.shape[1]
         adds, bias = norm is not None, product.bias
         added = None if self._bank is None else _Added.of(*self._bank, next(self._ready), x, product)
-        shrinks = 0 if added is None else added.low.shape[0] * added.low.shape[1] * added.most
+        shrinks = 0 if added is None else added.shares * added.groups * added.most
         _product[(shrinks + triton.cdiv(height, COLUMNS) * plan.pieces, triton.cdiv(len(x), plan.rows))](
             x,
             self._squares,
@@ -286,8 +304,8 @@ class FewRows:
             squares if adds else self._squares,
             self._room.parts,
             self._room.arrived,
-            *((x,) * 6 if added is None else (added.low, added.bank, added.table, added.owners, added.adapters)),
-            *(() if added is None else (added.ready,)),
+            *((x,) * 7 if added is None else (added.partials, added.states, added.bank, added.table, added.owners)),
+            *(() if added is None else (added.adapters, added.ready)),
             1.0 if added is None else added.scale,
             self._norm.variance_epsilon,
             len(x),
@@ -305,9 +323,11 @@ class FewRows:
             COLUMNS=COLUMNS,
             DEPTH=plan.depth,
             RANK=0 if added is None else added.rank,
-            RANKS=16 if added is None else max(16, triton.next_power_of_2(added.rank)),
-            PARTS=1 if added is None else len(added.low),
-            SHARES=1 if added is None else added.low.shape[1],
+            RANKS=16 if added is None else _padded(added.rank),
+            PARTS=1 if added is None else len(added.table),
+            GROUP=1 if added is None else len(added.table) // added.groups,
+            WIDE=16 if added is None else added.states.shape[2],
+            SHARES=1 if added is None else added.shares,
             SHRINKS=shrinks,
             num_warps=4,
             num_stages=plan.stages,
@@ -319,8 +339,10 @@ class FewRows:
 class _Added:
     """The arguments of a product for the adapters of a bank."""
 
-    low: Tensor
-    """Low-rank states in shares to sum, (linear layers, shares, rows, rank)."""
+    partials: Tensor
+    """Low-rank states in shares to sum, (shares, rows, groups, ranks of a group)."""
+    states: Tensor
+    """Their sums, (rows, groups, ranks of a group)."""
     bank: Tensor
     table: Tensor
     """Offsets of A and B of each linear layer in a row of the bank; -1 if it is not adapted."""
@@ -332,7 +354,7 @@ class _Added:
     """Ends of the columns of the first and the second linear layer."""
     rank: int
     ready: Tensor
-    """For each block of rows, the number of programs that have computed their low-rank states."""
+    """For each block of rows, the number of groups of adapters whose states are summed, then the shares of each."""
     scale: float
     most: int
     """Maximum number of bank rows in use."""
@@ -342,9 +364,29 @@ class _Added:
         table, ends = bank.places[id(product)]
         if table is None:
             return None
+        parts, ranks = len(table), _padded(bank.rank)
+        # One program computes the states of all linear layers with the same input, if they fit into registers.
+        wide = ranks * triton.next_power_of_2(parts)
+        groups, wide = (1, wide) if wide <= _MOST_RANKS else (parts, ranks)
         shares = min(_MOST_SHARES, triton.cdiv(x.shape[1], 256))
-        low = torch.empty(len(table), shares, len(x), bank.rank, device=x.device, dtype=torch.float32)
-        return cls(low, bank.weights, table, owners, bank.used, ends, bank.rank, ready, bank.scale, bank.most)
+        partials = torch.empty(shares, len(x), groups, wide, device=x.device, dtype=torch.float32)
+        states = torch.empty(len(x), groups, wide, device=x.device, dtype=bank.weights.dtype)
+        return cls(
+            partials, states, bank.weights, table, owners, bank.used, ends, bank.rank, ready, bank.scale, bank.most
+        )
+
+    @property
+    def shares(self) -> int:
+        return len(self.partials)
+
+    @property
+    def groups(self) -> int:
+        return self.states.shape[1]
+
+
+def _padded(rank: int) -> int:
+    """Return the rank that programs compute with; `tl.dot` needs at least 16."""
+    return max(16, triton.next_power_of_2(rank))
 
 
 @dataclass(frozen=True, slots=True)

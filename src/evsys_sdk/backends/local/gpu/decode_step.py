@@ -21,6 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..base.fused_layers import Layer
 from ..base.loading import Base
 from ..sampling.decoding import KeyValueCache
+from .bank_kernels import add_adapters
 from .decode_kernels import MOST_ROWS, FewRows, Room
 from .early import launch_early
 from .kernels import Gate, Norm
@@ -316,8 +317,8 @@ def read_tokens(
     x = body.embed_tokens(tokens)
     cos, sin = (part[0].contiguous() for part in body.rotary_emb(x[None], position_ids=where[0][None]))
     first = layers[0].before_attention
-    few = len(x) <= MOST_ROWS or bank is not None
-    states: Any = FewRows(x, first, room, bank) if few else ManyRows(x, first)
+    most = MOST_ROWS if bank is None else 2 * MOST_ROWS
+    states: Any = FewRows(x, first, room, bank) if len(x) <= most else ManyRows(x, first, bank)
     following = [*(layer.before_attention for layer in layers[1:]), body.norm]
     for layer, next_norm in zip(layers, following, strict=True):
         attention = layer.attention
@@ -335,19 +336,26 @@ class ManyRows:
 
     # With many rows, products are bound by compute, not by memory, so a separate norm costs little.
 
-    def __init__(self, x: Tensor, norm: Any) -> None:
-        self.x, self._norm = x, norm
+    def __init__(self, x: Tensor, norm: Any, bank: tuple[Any, Tensor] | None = None) -> None:
+        self.x, self._norm, self._bank = x, norm, bank
 
     def times(self, product: Any, *, gate: bool = False) -> Tensor:
         """Multiply the normalized states by a matrix; with `gate`, its first half gates the second."""
         normed, _ = Norm.apply(self.x, self._norm.weight, self._norm.variance_epsilon)
         output = F.linear(normed, product.weight, product.bias)
+        self._add_adapters(product, normed, output)
         return Gate.apply(output) if gate else output
 
     def add(self, x: Tensor, product: Any, norm: Any) -> None:
         """Add a product to the states; `norm` is the next norm."""
         add_product(self.x, x, product)
+        self._add_adapters(product, x, self.x)
         self._norm = norm
+
+    def _add_adapters(self, product: Any, x: Tensor, onto: Tensor) -> None:
+        if self._bank is not None:
+            bank, owners = self._bank
+            add_adapters(bank, product, x, onto, owners)
 
 
 def add_product(onto: Tensor, x: Tensor, product: Any) -> Tensor:

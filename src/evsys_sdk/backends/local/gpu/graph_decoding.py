@@ -30,6 +30,7 @@ from ..sampling.decoding import KeyValueCache, TokenDecoder
 from ..sampling.lanes import Lane, advance, bias_of, needs_logits, uniforms
 from ..sampling.snapshot import Snapshot
 from .fused_body import gpu_layers, plain, run_body
+from .prompt_graphs import LinearFor, PromptGraphs
 
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of slots that graphs are captured for; above the last, its multiples."""
@@ -129,6 +130,7 @@ class Space:
         """Working memory shared by the graphs."""
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: dict[tuple[int, bool, int], StepGraph] = {}
+        self.prompt_graphs: PromptGraphs | None = None
         self.bank: Any = None
         """Bank of adapters for joint decoding; None if the adapter is merged."""
         self.biases = torch.zeros(_BIASES, len(base.head.weight), device=base.device)
@@ -152,22 +154,33 @@ class Space:
 
     def graph(self, base: Base, inputs: Tensor, *, prompts: bool) -> StepGraph:
         """Return the graph for the inputs' number of slots, with or without shared prompts; capture it if missing."""
-        if self._captured_at != self.cache.moves:
-            self._forget_graphs()
-            self._captured_at = self.cache.moves
+        self._check_cache()
         kind = inputs.shape[1], prompts, 0 if self.bank is None else self.bank.most
         if kind not in self.graphs:
             self.graphs[kind] = StepGraph(base, self, inputs, prompts=prompts)
         return self.graphs[kind]
+
+    def compute_prompts(self, base: Base, reading: Any, owners: Any, linear_for: LinearFor) -> Tensor | None:
+        """Return the last hidden states of a row of prompts from a captured graph; None if there is none for it."""
+        self._check_cache()
+        if self.prompt_graphs is None:
+            self.prompt_graphs = PromptGraphs(base, self, linear_for)
+        return self.prompt_graphs.compute(reading, owners)
 
     def clear(self) -> None:
         """Release the memory of the cache and of the graphs."""
         self._forget_graphs()
         self.cache.clear()
 
+    def _check_cache(self) -> None:
+        """Forget all graphs if the cache has moved."""
+        if self._captured_at != self.cache.moves:
+            self._forget_graphs()
+            self._captured_at = self.cache.moves
+
     def _forget_graphs(self) -> None:
         self.graphs.clear()
-        self.room = None
+        self.prompt_graphs = self.room = None
         self.pool = torch.cuda.graph_pool_handle()  # a pool dies with its last graph
 
     def _copy_layer(self, layer: Layer) -> Layer:
@@ -359,8 +372,19 @@ class GraphDecoder(TokenDecoder):
         return numbers
 
     def _hidden(self, tokens: Tensor, positions: Tensor, layout: Any) -> Tensor:
-        tokens, positions = tokens.to(self.base.device), positions.to(self.base.device)
-        return run_body(self.base, self._space.layers, plain_in_place, tokens, positions, layout.attend_rows)
+        owners = np.zeros(len(tokens), np.int32)
+        for number, part in layout.reading.owned:
+            owners[part] = number
+        hidden = self._space.compute_prompts(self.base, layout.reading, owners, self._linear_for)
+        if hidden is not None:
+            return hidden
+        tokens, positions, of = (part.to(self.base.device) for part in (tokens, positions, torch.from_numpy(owners)))
+        return run_body(self.base, self._space.layers, self._linear_for(of), tokens, positions, layout.attend_rows)
+
+    @property
+    def _linear_for(self) -> LinearFor:
+        """The products of a prefill, from the bank row of each token's adapter."""
+        return lambda _: plain_in_place
 
 
 def plain_in_place(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:

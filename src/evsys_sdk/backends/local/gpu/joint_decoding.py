@@ -22,8 +22,9 @@ from ..base.loading import Base
 from ..base.lora import LoRAAdapter
 from ..sampling.lanes import Lane
 from ..sampling.snapshot import Snapshot
-from .fused_body import gpu_layers, run_body
+from .fused_body import gpu_layers
 from .graph_decoding import GraphDecoder, Lease, Space, plain_in_place
+from .prompt_graphs import LinearFor
 
 _ROWS_OF_BANK = 16
 
@@ -99,17 +100,13 @@ class Bank:
         self.most = max(self.most, 1 << max(rows).bit_length())
         return rows
 
-    def linear(self, ends: Tensor) -> Any:
-        """Return the `Linear` for prefill; the tokens of bank row i end before `ends[i]`."""
+    def linear(self, owners: Tensor) -> Any:
+        """Return the `Linear` for prefill; `owners` is the bank row of each token's adapter."""
+        from .bank_kernels import add_adapters
 
         def product(layer: Layer, which: str, x: Tensor, onto: Tensor | None) -> Tensor:
             output = plain_in_place(layer, which, x, onto)
-            start = 0
-            for single in layer.linears[which]:
-                if (pair := self.parts.get(single.name)) is not None:
-                    low = _grouped(x, pair[0], ends)
-                    output[:, start : start + single.out_features].add_(_grouped(low, pair[1], ends), alpha=self.scale)
-                start += single.out_features
+            add_adapters(self, getattr(layer, which), x, output, owners)
             return output
 
         return product
@@ -122,14 +119,6 @@ class Bank:
         table = [[-1, -1] if pair is None else [part.storage_offset() for part in pair] for pair in pairs]
         first, second, *_ = [*ends, ends[-1]]
         return torch.tensor(table, dtype=torch.int64, device=self.weights.device), (first, second)
-
-
-def _grouped(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Multiply each group of rows by its matrix, (groups, out, in)."""
-    if x.is_cuda and hasattr(torch, "_grouped_mm") and not any(width % 8 for width in matrices.shape[1:]):
-        return torch._grouped_mm(x, matrices.transpose(1, 2), offs=ends)
-    sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
-    return torch.cat([rows @ matrix.T for rows, matrix in zip(x.split(sizes), matrices, strict=True)])
 
 
 class JointGraphDecoder(GraphDecoder):
@@ -157,12 +146,6 @@ class JointGraphDecoder(GraphDecoder):
     def _owners_of(self, slots: Sequence[int]) -> list[int]:
         return [self._rows[slot] for slot in slots]
 
-    def _hidden(self, tokens: Tensor, positions: Tensor, layout: Any) -> Tensor:
-        tokens, positions = tokens.to(self.base.device), positions.to(self.base.device)
-        ends, last = [], 0
-        owned = dict(layout.reading.owned)
-        for row in range(_ROWS_OF_BANK):
-            last = owned[row].stop if row in owned else last
-            ends.append(last)
-        linear = self._bank.linear(torch.tensor(ends, dtype=torch.int32, device=self.base.device))
-        return run_body(self.base, self._space.layers, linear, tokens, positions, layout.attend_rows)
+    @property
+    def _linear_for(self) -> LinearFor:
+        return self._bank.linear

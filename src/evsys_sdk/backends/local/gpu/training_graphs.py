@@ -65,10 +65,10 @@ class TrainingGraphs:
         self._base, self._parts, self._parameters, self._adapters = base, parts, parameters, adapters
         self._size = sum(linear.weight.numel() for linear in base.switch.layers.values())
         self._counts: Counter[Shape] = Counter()
-        self._passes: dict[Shape, PassGraph] = {}
+        self._passes: dict[Shape, Any] = {}
         self._pool: Any = None
 
-    def find(self, batch: MicroBatch) -> PassGraph | None:
+    def find(self, batch: MicroBatch) -> Any:
         """Return the graph for a row, captured if needed; None if it is not worth capturing."""
         if gpu_layers(self._base) is None:
             return None
@@ -104,14 +104,15 @@ class TrainingGraphs:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         try:
-            self._passes[shape] = PassGraph(
-                self._base, self._parts, self._parameters, self._adapters, shape, _inputs(batch, shape), self._pool
-            )
+            self._passes[shape] = self._make(shape, inputs_of(batch, shape))
         except Exception as error:
             if not memory.is_out_of_memory(error):
                 raise
             self.forget()
             memory.release_unused()
+
+    def _make(self, shape: Shape, inputs: Any) -> Any:
+        return PassGraph(self._base, self._parts, self._parameters, self._adapters, shape, inputs, self._pool)
 
 
 class PassGraph:
@@ -146,7 +147,7 @@ class PassGraph:
 
     def forward(self, batch: MicroBatch) -> Tensor:
         """Return the last hidden states of a row; the next call overwrites them."""
-        for buffer, part in zip(self._inputs, _inputs(batch, self._shape), strict=True):
+        for buffer, part in zip(self._inputs, inputs_of(batch, self._shape), strict=True):
             buffer.copy_(torch.from_numpy(part))
         self._forward.replay()
         return self._hidden[: len(batch.tokens)]
@@ -159,12 +160,10 @@ class PassGraph:
         return self._gradient.to(torch.float32, copy=True)  # a copy, because the next replay overwrites it
 
     def _run(self, base: Base, parts: Mapping[str, Change]) -> Tensor:
-        tokens, positions, queries, *others = self._inputs
+        tokens, positions, *_ = self._inputs
         layers = gpu_layers(base)
         assert layers is not None
-        # Without a shared prefix, the keys are the row itself.
-        keys, gather, order, ends = others or (queries, None, None, None)
-        index = VarlenIndex(queries, keys, self._shape.longest, self._shape.longest, gather, order, ends)
+        index = index_of(self._inputs, self._shape)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, traits: Traits) -> Tensor:
             return varlen_rows(q, k, v, index, traits)
@@ -172,7 +171,15 @@ class PassGraph:
         return run_body(base, layers, add_adapter(parts), tokens, positions, attend)
 
 
-def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
+def index_of(inputs: Any, shape: Shape) -> VarlenIndex:
+    """Return the index for attention of the tensors of `inputs_of`."""
+    _, _, queries, *others = inputs
+    # Without a shared prefix, the keys are the row itself.
+    keys, gather, order, ends = others or (queries, None, None, None)
+    return VarlenIndex(queries, keys, shape.longest, shape.longest, gather, order, ends)
+
+
+def inputs_of(batch: MicroBatch, shape: Shape) -> list[Any]:
     """Return tokens, positions and sequence ends, padded to the shape, and with shared prefixes also the keys."""
     count = len(batch.tokens)
     tokens, positions = np.zeros(shape.tokens, np.int64), np.zeros(shape.tokens, np.int64)
@@ -181,16 +188,16 @@ def _inputs(batch: MicroBatch, shape: Shape) -> list[Any]:
     segments = [*batch.segments, Segment(count, shape.tokens - count)]
     # The padding is a separate sequence, so that its gradient is zero.
     index = VarlenIndex.of(segments, shape.tokens)
-    inputs = [tokens, positions, _fill(index.queries, shape.segments + 1)]
+    inputs = [tokens, positions, fill(index.queries, shape.segments + 1)]
     if shape.keys:
         # Entries behind the last key are neither read nor part of a gradient.
         assert index.gather is not None
-        inputs += [_fill(index.keys, shape.segments + 1), _fill(index.gather, shape.keys, 0)]
-        inputs += [_fill(index.order, shape.keys, 0), index.ends]
+        inputs += [fill(index.keys, shape.segments + 1), fill(index.gather, shape.keys, 0)]
+        inputs += [fill(index.order, shape.keys, 0), index.ends]
     return [np.asarray(part) for part in inputs]
 
 
-def _fill(numbers: Any, count: int, filling: int | None = None) -> Any:
+def fill(numbers: Any, count: int, filling: int | None = None) -> Any:
     """Pad numbers to `count`, with the last number or with `filling`."""
     padded = np.full(count, numbers[-1] if filling is None else filling, np.asarray(numbers).dtype)
     padded[: len(numbers)] = numbers

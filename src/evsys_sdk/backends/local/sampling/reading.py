@@ -160,7 +160,7 @@ class PromptLayout(PackedLayout):
     def attend_rows(self, query: Tensor, key: Tensor, value: Tensor, traits: Traits) -> Tensor:
         keys, values = self._cache.layers[traits.layer]
         if self._stored is None:
-            self._stored = _index_of(self._reading.stores, key.device)
+            self._stored = tuple(torch.from_numpy(part).to(key.device) for part in places_of(self._reading.stores))
         slot, position, place = self._stored
         if has_triton():
             from ..gpu.row_kernels import store_rows
@@ -200,10 +200,10 @@ def _columns(row: Tensor, places: packing.Ints) -> Tensor:
     return row[:, torch.from_numpy(places).to(row.device)]
 
 
-def _index_of(stores: Sequence[_Store], device: torch.device) -> tuple[Tensor, ...]:
+def places_of(stores: Sequence[_Store]) -> tuple[packing.Ints, packing.Ints, packing.Ints]:
     """Return slot, position and row index of everything to store, in row order."""
     slots = np.concatenate([np.full(len(store.places), store.slot) for store in stores])
     positions = np.concatenate([store.first + np.arange(len(store.places)) for store in stores])
     places = np.concatenate([store.places for store in stores])
     order = np.argsort(places, kind="stable")
-    return tuple(torch.from_numpy(part[order]).to(device) for part in (slots, positions, places))
+    return slots[order], positions[order], places[order]

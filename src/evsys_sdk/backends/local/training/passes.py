@@ -161,7 +161,10 @@ class LocalTrainingState:
         with self.clock:
             if self.reduce is not None:
                 self.reduce(self.optimizer.accumulated)
-            metrics = self.with_room("the optimizer step", lambda: self.optimizer.step(adam))
+            if self.base.device.type == "cuda":  # wait before taking the lock, because other runs need it
+                torch.cuda.current_stream(self.base.device).synchronize()
+            with self.base.host:
+                metrics = self.with_room("the optimizer step", lambda: self.optimizer.step(adam))
         return {**metrics, "time/compute_s": self.clock.take()}
 
     def graph_of(self, batch: packing.MicroBatch) -> PassGraph | None:
@@ -255,9 +258,10 @@ class _Run:
     def __init__(self, state: LocalTrainingState, data: Sequence[Datum], masks: Sequence[Mask]) -> None:
         self._state, self._data, self._masks = state, data, masks
         self._sequences = [datum.tokens for datum in data]
-        self.batches = packing.pack(
-            self._sequences, budget=state.fitting.tokens_at_once, share=state.settings.share_prefixes
-        )
+        with state.base.host:
+            self.batches = packing.pack(
+                self._sequences, budget=state.fitting.tokens_at_once, share=state.settings.share_prefixes
+            )
         self._results: dict[int, Floats] = {}
         self._gradient: Tensor | None = None
 
@@ -290,7 +294,8 @@ class _Run:
         """Add the gradient of the call to the accumulated gradient."""
         self._state.passes += 1
         if self._gradient is not None:
-            self._state.optimizer.add(self._gradient)
+            with self._state.base.host:
+                self._state.optimizer.add(self._gradient)
 
     def logprobs(self) -> list[Floats]:
         """Return the log-probabilities of each datum's targets; 0 for targets that were not scored."""
@@ -303,7 +308,8 @@ class _Run:
         return ForwardBackwardOutput(value, logprobs, metrics)
 
     def _read_row(self, batch: packing.MicroBatch, slopes: Slopes | None, *, row: int, drop: bool) -> Tensor | None:
-        entries = Entries.of(batch, self._data, self._masks)
+        with self._state.base.host:
+            entries = Entries.of(batch, self._data, self._masks)
         if not len(entries.token):
             self._results |= {member: self._spread(member, np.empty(0, np.float32)) for member in batch.members}
             return None

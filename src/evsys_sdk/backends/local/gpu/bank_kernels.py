@@ -1,0 +1,146 @@
+"""Triton kernels that add the adapters of a bank to products of many rows, each row with the adapter that owns it.
+
+Rows of one owner should be adjacent: a program computes its rows once for each owner between its first and its last.
+"""
+
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_ROWS, _DEPTH, _PROGRAMS = 64, 128, 256
+_MOST_SHARES = 8
+"""Maximum number of programs that divide the columns of a row among them."""
+
+
+@triton.jit
+def _load_owners(owners, row, M):
+    """Load the owner of each row, and the first and the last owner."""
+    owner = tl.load(owners + row, mask=row < M, other=-1)
+    return owner[:, None], tl.min(tl.where(row < M, owner, 1 << 30)), tl.max(owner)
+
+
+@triton.jit
+def _shrink(
+    x,
+    bank,
+    table,
+    owners,
+    low,
+    M,
+    K,
+    stride,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SHARES: tl.constexpr,
+):
+    part, share = tl.program_id(1), tl.program_id(2)
+    row, rank = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, RANKS)
+    owner, first, last = _load_owners(owners, row, M)
+    from_a = tl.load(table + 2 * part)
+    length = tl.cdiv(tl.cdiv(K, SHARES), DEPTH) * DEPTH
+    end = tl.where(from_a >= 0, tl.minimum((share + 1) * length, K), 0)  # zeros for a layer without an adapter
+    from_x = x + row[:, None].to(tl.int64) * K
+    total = tl.zeros([ROWS, RANKS], tl.float32)
+    for adapter in range(first, last + 1):
+        mine = owner == adapter
+        # `multiple_of` lets the compiler emit wide loads.
+        start_of_a = tl.multiple_of(stride.to(tl.int64) * adapter + tl.maximum(from_a, 0), 16)
+        for start in range(share * length, end, DEPTH):
+            at = start + tl.arange(0, DEPTH)[None, :]
+            value = tl.load(from_x + at, mask=mine & (at < K), other=0.0)
+            factor = tl.load(
+                bank + start_of_a + rank[:, None] * K + at, mask=(rank < RANK)[:, None] & (at < K), other=0.0
+            )
+            total = tl.dot(value, tl.trans(factor), total)
+    target = low + ((part * SHARES + share).to(tl.int64) * M + row[:, None]) * RANK + rank[None, :]
+    tl.store(target, total, mask=(row < M)[:, None] & (rank < RANK)[None, :])
+
+
+@triton.jit
+def _expand(
+    low,
+    bank,
+    table,
+    owners,
+    onto,
+    scale,
+    M,
+    N,
+    stride,
+    first_end,
+    second_end,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SHARES: tl.constexpr,
+):
+    place = tl.program_id(1) * COLUMNS
+    part = (place >= first_end).to(tl.int32) + (place >= second_end).to(tl.int32)
+    from_b = tl.load(table + 2 * part + 1)
+    if from_b >= 0:
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        column, rank = place + tl.arange(0, COLUMNS), tl.arange(0, RANKS)[None, :]
+        begin = tl.multiple_of(tl.where(part == 0, 0, tl.where(part == 1, first_end, second_end)), COLUMNS)
+        owner, first, last = _load_owners(owners, row, M)
+        inside = (row < M)[:, None] & (rank < RANK)
+        state = tl.zeros([ROWS, RANKS], tl.float32)
+        for share in tl.static_range(SHARES):
+            state += tl.load(
+                low + ((part * SHARES + share).to(tl.int64) * M + row[:, None]) * RANK + rank, mask=inside, other=0.0
+            )
+        state = (state * scale).to(bank.dtype.element_ty)
+        target = onto + row[:, None].to(tl.int64) * N + column[None, :]
+        written = (row < M)[:, None] & (column < N)[None, :]
+        total = tl.load(target, mask=written, other=0.0).to(tl.float32)
+        for adapter in range(first, last + 1):
+            start_of_b = tl.multiple_of(stride.to(tl.int64) * adapter + from_b, 16)
+            from_b_rows = bank + start_of_b + (column[:, None] - begin) * RANK + rank
+            factor = tl.load(from_b_rows, mask=(column < N)[:, None] & (rank < RANK), other=0.0)
+            total += tl.where(owner == adapter, tl.dot(state, tl.trans(factor)), 0.0)
+        tl.store(target, total.to(onto.dtype.element_ty), mask=written)
+
+
+def add_adapters(bank: Any, product: Any, x: Tensor, onto: Tensor, owners: Tensor) -> None:
+    """Add the adapters of a bank to `onto`, the product of `x` with the base weights; `owners` has each row's bank row.
+
+    Columns of a program must belong to one linear layer, so the ends of layers are multiples of 32.
+    """
+    table, ends = bank.places[id(product)]
+    if table is None:
+        return
+    (rows, width), height, parts = x.shape, onto.shape[1], len(table)
+    at_once = min(_ROWS, max(16, triton.next_power_of_2(rows)))
+    blocks = triton.cdiv(rows, at_once)
+    shares = max(1, min(_MOST_SHARES, triton.cdiv(width, 2 * _DEPTH), _PROGRAMS // (blocks * parts)))
+    columns = 64 if not any(end % 64 for end in (*ends, height)) else 32
+    low = torch.empty(parts, shares, rows, bank.rank, device=x.device, dtype=torch.float32)
+    sizes = {"RANK": bank.rank, "RANKS": max(16, triton.next_power_of_2(bank.rank)), "ROWS": at_once, "SHARES": shares}
+    stride = bank.weights.stride(0)
+    _shrink[(blocks, parts, shares)](
+        x, bank.weights, table, owners, low, rows, width, stride, DEPTH=_DEPTH, num_warps=4, num_stages=3, **sizes
+    )
+    _expand[(blocks, triton.cdiv(height, columns))](
+        low,
+        bank.weights,
+        table,
+        owners,
+        onto,
+        bank.scale,
+        rows,
+        height,
+        stride,
+        *ends,
+        COLUMNS=columns,
+        num_warps=4,
+        **sizes,
+    )
