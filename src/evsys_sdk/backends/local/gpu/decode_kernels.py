@@ -27,10 +27,84 @@ COLUMNS = 32
 _MOST_PIECES = 4
 _PROGRAMS = 128
 """Target number of programs per product, about one per multiprocessor."""
-_MOST_SHARES, _MOST_RANKS = 8, 128
-"""Maximum number of programs that share the low-rank states of an adapter, and of ranks that a program computes."""
+_MOST_SHARES, _MOST_RANKS, _MOST_WIDE = 8, 128, 256
+"""Maximum number of programs that share the low-rank states of an adapter, of ranks that a program computes, and of
+ranks of all adapters together that it adds in one product."""
 _COUNTERS = 1 + 3 * 16
 """Counters of a block of rows: one for all, and one for each linear layer of each adapter of a bank."""
+
+
+@triton.jit
+def _compute_states(
+    number,
+    rows_at,
+    x,
+    partials,
+    states,
+    bank,
+    table,
+    owners,
+    adapters,
+    ready,
+    scale,
+    M,
+    K,
+    stride,
+    ROWS: tl.constexpr,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    PARTS: tl.constexpr,
+    GROUP: tl.constexpr,
+    WIDE: tl.constexpr,
+    SHARES: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    used = tl.load(adapters)
+    groups: tl.constexpr = PARTS // GROUP
+    if number < groups * SHARES * used:
+        share, adapter = number % SHARES, number // SHARES % used
+        first_part = number // SHARES // used * GROUP
+        row = rows_at * ROWS + tl.arange(0, ROWS)
+        mine = (tl.load(owners + row, mask=row < M, other=-1) == adapter)[:, None]
+        # The A of all linear layers of the group, side by side.
+        rank, part = tl.arange(0, WIDE) % RANKS, tl.arange(0, WIDE) // RANKS
+        from_a = tl.load(table + 2 * (first_part + part), mask=part < GROUP, other=-1)
+        adapted = ((from_a >= 0) & (rank < RANK))[:, None]
+        # `multiple_of` lets the compiler emit wide loads.
+        start_of_a = tl.multiple_of(adapter.to(tl.int64) * stride + tl.maximum(from_a, 0), [16])
+        from_bank = bank + start_of_a[:, None] + rank[:, None] * K
+        from_x = x + row[:, None] * K
+        depth: tl.constexpr = 128 if WIDE <= 32 else 64 if WIDE <= 128 else 32
+        length = tl.cdiv(tl.cdiv(K, SHARES), depth) * depth
+        last = tl.where(tl.sum(mine.to(tl.int32)) > 0, tl.minimum((share + 1) * length, K), 0)
+        if EARLY:
+            for each in tl.static_range(GROUP):
+                start_of_part = tl.load(table + 2 * (first_part + each))
+                rows_of_a = tl.where(start_of_part >= 0, RANK, 0)
+                from_part = bank + adapter.to(tl.int64) * stride + tl.maximum(start_of_part, 0)
+                fetch(from_part, 0, rows_of_a, share * length, last, K, RANKS)
+            gdc_wait()
+            gdc_launch_dependents()
+        total = tl.zeros([ROWS, WIDE], tl.float32)
+        for start in range(share * length, last, depth):
+            at = start + tl.arange(0, depth)[None, :]
+            value = tl.load(from_x + at, mask=mine & (at < K), other=0.0)
+            factor = tl.load(from_bank + at, mask=adapted & (at < K), other=0.0)
+            total = tl.dot(value, tl.trans(factor), total)
+        entry = row[:, None] * groups * WIDE + first_part // GROUP * WIDE + tl.arange(0, WIDE)[None, :]
+        share_size = M * groups * WIDE
+        tl.store(partials + share * share_size + entry, total, mask=mine)
+        tl.debug_barrier()  # all threads must store their states before the program counts as arrived
+        # The last program of an adapter sums the shares in a fixed order, so that readers load one state.
+        count = ready + (1 + first_part // GROUP * used + adapter) * tl.num_programs(1) + rows_at
+        if tl.atomic_add(count, 1, sem="acq_rel") == SHARES - 1:
+            total = tl.zeros([ROWS, WIDE], tl.float32)
+            for other_share in tl.static_range(SHARES):
+                other_states = partials + other_share * share_size + entry
+                total += tl.load(other_states, mask=mine, other=0.0, cache_modifier=".cg")
+            tl.store(states + entry, (total * scale).to(states.dtype.element_ty), mask=mine)
+            tl.debug_barrier()
+            tl.atomic_add(ready + rows_at, 1, sem="release")
 
 
 # Triton recompiles when an integer becomes 1 or a multiple of 16, and these two change during sampling.
@@ -78,53 +152,37 @@ def _product(
     WIDE: tl.constexpr,
     SHARES: tl.constexpr,
     SHRINKS: tl.constexpr,
+    ALL: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     # The first programs compute the low-rank states; the others wait for them at their end.
     number, rows_at = tl.program_id(0), tl.program_id(1)
     if RANK:  # noqa: SIM102 - a compile-time constant, unlike the next condition
         if number < SHRINKS:
-            used = tl.load(adapters)
-            groups: tl.constexpr = PARTS // GROUP
-            if number < groups * SHARES * used:
-                share, adapter = number % SHARES, number // SHARES % used
-                first_part = number // SHARES // used * GROUP
-                row = rows_at * ROWS + tl.arange(0, ROWS)
-                mine = (tl.load(owners + row, mask=row < M, other=-1) == adapter)[:, None]
-                # The A of all linear layers of the group, side by side.
-                rank, part = tl.arange(0, WIDE) % RANKS, tl.arange(0, WIDE) // RANKS
-                from_a = tl.load(table + 2 * (first_part + part), mask=part < GROUP, other=-1)
-                adapted = ((from_a >= 0) & (rank < RANK))[:, None]
-                # `multiple_of` lets the compiler emit wide loads.
-                start_of_a = tl.multiple_of(adapter.to(tl.int64) * stride + tl.maximum(from_a, 0), [16])
-                from_bank = bank + start_of_a[:, None] + rank[:, None] * K
-                from_x = x + row[:, None] * K
-                depth: tl.constexpr = 128 if WIDE <= 32 else 64 if WIDE <= 128 else 32
-                length = tl.cdiv(tl.cdiv(K, SHARES), depth) * depth
-                last = tl.where(tl.sum(mine.to(tl.int32)) > 0, tl.minimum((share + 1) * length, K), 0)
-                if EARLY:
-                    gdc_wait()
-                    gdc_launch_dependents()
-                total = tl.zeros([ROWS, WIDE], tl.float32)
-                for start in range(share * length, last, depth):
-                    at = start + tl.arange(0, depth)[None, :]
-                    value = tl.load(from_x + at, mask=mine & (at < K), other=0.0)
-                    factor = tl.load(from_bank + at, mask=adapted & (at < K), other=0.0)
-                    total = tl.dot(value, tl.trans(factor), total)
-                entry = row[:, None] * groups * WIDE + first_part // GROUP * WIDE + tl.arange(0, WIDE)[None, :]
-                share_size = M * groups * WIDE
-                tl.store(partials + share * share_size + entry, total, mask=mine)
-                tl.debug_barrier()  # all threads must store their states before the program counts as arrived
-                # The last program of an adapter sums the shares in a fixed order, so that readers load one state.
-                count = ready + (1 + first_part // GROUP * used + adapter) * tl.num_programs(1) + rows_at
-                if tl.atomic_add(count, 1, sem="acq_rel") == SHARES - 1:
-                    total = tl.zeros([ROWS, WIDE], tl.float32)
-                    for other_share in tl.static_range(SHARES):
-                        other_states = partials + other_share * share_size + entry
-                        total += tl.load(other_states, mask=mine, other=0.0, cache_modifier=".cg")
-                    tl.store(states + entry, (total * scale).to(states.dtype.element_ty), mask=mine)
-                    tl.debug_barrier()
-                    tl.atomic_add(ready + rows_at, 1, sem="release")
+            _compute_states(
+                number,
+                rows_at,
+                x,
+                partials,
+                states,
+                bank,
+                table,
+                owners,
+                adapters,
+                ready,
+                scale,
+                M,
+                K,
+                stride,
+                ROWS,
+                RANK,
+                RANKS,
+                PARTS,
+                GROUP,
+                WIDE,
+                SHARES,
+                EARLY,
+            )
             return
     block = (number - SHRINKS) % tl.cdiv(N, COLUMNS)
     piece = (number - SHRINKS) // tl.cdiv(N, COLUMNS)
@@ -136,6 +194,30 @@ def _product(
     # Split-K: each piece is a whole number of steps, so that only the last piece reaches the end of K.
     length = tl.cdiv(tl.cdiv(K, SPLIT), DEPTH) * DEPTH
     ends = tl.minimum((piece + 1) * length, K)
+    if RANK:
+        # Add the adapter of each row. The columns determine the linear layer, because layers that share x are joined.
+        place = block * COLUMNS
+        part = (place >= first_end).to(tl.int32) + (place >= second_end).to(tl.int32)
+        begin = tl.multiple_of(tl.where(part == 0, 0, tl.where(part == 1, first_end, second_end)), COLUMNS)
+        rank = tl.arange(0, RANKS)[None, :]
+        in_rank = rank < RANK
+        of_b = tl.multiple_of(tl.maximum(tl.load(table + 2 * part + 1), 0), 16)
+        from_b = bank + of_b + (column[:, None] - begin) * RANK + rank
+        owner = tl.load(owners + row, mask=row < M, other=-1)
+        is_last = piece == SPLIT - 1
+        limit = tl.where(is_last, tl.load(adapters) * (PARTS // GROUP), 0)
+        states_per_row: tl.constexpr = PARTS // GROUP * WIDE
+        next_part: tl.constexpr = RANKS if GROUP > 1 else WIDE
+        from_states = states + row[:, None] * states_per_row + part // GROUP * WIDE + part % GROUP * RANKS
+        if GATE:
+            of_second = tl.multiple_of(tl.maximum(tl.load(table + 3), 0), 16)
+        if ALL:
+            every = tl.arange(0, ALL * RANKS)[None, :]
+            of_every = (every // RANKS).to(tl.int64) * stride + column[:, None] * RANK + every % RANKS
+            used_every = in_columns & (every % RANKS < RANK) & (every // RANKS < limit // (PARTS // GROUP))
+            all_b = tl.load(bank + of_b - begin * RANK + of_every, mask=used_every, other=0.0)
+            if GATE:
+                second_b = tl.load(bank + of_second + of_every, mask=used_every, other=0.0)
     if EARLY:
         if ROWS <= 32:  # with more rows, loading the rows takes longer than the weights
             fetch(weight, block * COLUMNS, N - block * COLUMNS, piece * length, ends, K, COLUMNS)
@@ -162,40 +244,34 @@ def _product(
             second = tl.load(from_weight + N * K + at, mask=in_columns & inside, other=0.0)
             other = tl.dot(value, tl.trans(second), other)
     if RANK:
-        # Add the adapter of each row. The columns determine the linear layer, because layers that share x are joined.
-        place = block * COLUMNS
-        part = (place >= first_end).to(tl.int32) + (place >= second_end).to(tl.int32)
-        begin = tl.multiple_of(tl.where(part == 0, 0, tl.where(part == 1, first_end, second_end)), COLUMNS)
-        rank = tl.arange(0, RANKS)[None, :]
-        in_rank = rank < RANK
-        of_b = tl.multiple_of(tl.maximum(tl.load(table + 2 * part + 1), 0), 16)
-        from_b = bank + of_b + (column[:, None] - begin) * RANK + rank
-        # Rows of an owner are mostly adjacent, so that only the adapters between the first and the last are needed.
-        owner = tl.load(owners + row, mask=row < M, other=-1)
-        is_last = piece == SPLIT - 1
-        begin_at = tl.where(is_last, tl.min(tl.where(row < M, owner, 1 << 30)), 0)
-        end_at = tl.where(is_last, tl.max(owner) + 1, 0)
-        limit = tl.where(is_last, tl.load(adapters) * (PARTS // GROUP), 0)
         while tl.atomic_add(ready + rows_at, 0, sem="acquire") < limit:
             pass
-        owner = owner[:, None]
-        states_per_row: tl.constexpr = PARTS // GROUP * WIDE
-        from_states = states + row[:, None] * states_per_row + part // GROUP * WIDE + part % GROUP * RANKS + rank
-        used_rows = (row < tl.where(is_last, M, 0))[:, None] & in_rank
-        state = tl.load(from_states, mask=used_rows, other=0.0, cache_modifier=".cg")
-        if GATE:
-            of_second = tl.multiple_of(tl.maximum(tl.load(table + 3), 0), 16)
-            from_second = bank + of_second + column[:, None] * RANK + rank
-            next_part: tl.constexpr = RANKS if GROUP > 1 else WIDE
-            other_state = tl.load(from_states + next_part, mask=used_rows, other=0.0, cache_modifier=".cg")
-        for adapter in range(begin_at, end_at):
-            offset = tl.multiple_of(stride.to(tl.int64) * adapter, 16)
-            # Choose rows of the product, not of the states: these stay in the layout of the product for all adapters.
-            factor = tl.load(from_b + offset, mask=in_columns & in_rank, other=0.0)
-            total += tl.where(owner == adapter, tl.dot(state, tl.trans(factor)), 0.0)
+        if ALL:
+            # Each row has states for its own adapter only, so that one product adds all adapters.
+            mine_of_every = (tl.where(is_last, owner, -1)[:, None] == every // RANKS) & (every % RANKS < RANK)
+            states_of_all = tl.load(from_states + every % RANKS, mask=mine_of_every, other=0.0, cache_modifier=".cg")
+            total = tl.dot(states_of_all, tl.trans(all_b), total)
             if GATE:
-                second = tl.load(from_second + offset, mask=in_columns & in_rank, other=0.0)
-                other += tl.where(owner == adapter, tl.dot(other_state, tl.trans(second)), 0.0)
+                from_second_states = from_states + next_part + every % RANKS
+                second_states = tl.load(from_second_states, mask=mine_of_every, other=0.0, cache_modifier=".cg")
+                other = tl.dot(second_states, tl.trans(second_b), other)
+        else:
+            # Rows of an owner are mostly adjacent, so that only the adapters between the first and the last are needed.
+            begin_at = tl.where(is_last, tl.min(tl.where(row < M, owner, 1 << 30)), 0)
+            end_at = tl.where(is_last, tl.max(owner) + 1, 0)
+            used_rows = (row < tl.where(is_last, M, 0))[:, None] & in_rank
+            state = tl.load(from_states + rank, mask=used_rows, other=0.0, cache_modifier=".cg")
+            if GATE:
+                from_second = bank + of_second + column[:, None] * RANK + rank
+                other_state = tl.load(from_states + next_part + rank, mask=used_rows, other=0.0, cache_modifier=".cg")
+            for adapter in range(begin_at, end_at):
+                offset = tl.multiple_of(stride.to(tl.int64) * adapter, 16)
+                # Choose rows of the product, not of the states: these keep their layout for all adapters.
+                b = tl.load(from_b + offset, mask=in_columns & in_rank, other=0.0)
+                total += tl.where(owner[:, None] == adapter, tl.dot(state, tl.trans(b)), 0.0)
+                if GATE:
+                    b = tl.load(from_second + offset, mask=in_columns & in_rank, other=0.0)
+                    other += tl.where(owner[:, None] == adapter, tl.dot(other_state, tl.trans(b)), 0.0)
     if NORM:
         total *= factors
         other *= factors
@@ -329,6 +405,7 @@ class FewRows:
             WIDE=16 if added is None else added.states.shape[2],
             SHARES=1 if added is None else added.shares,
             SHRINKS=shrinks,
+            ALL=0 if added is None or added.most * _padded(added.rank) > _MOST_WIDE else added.most,
             num_warps=4,
             num_stages=plan.stages,
             **launch_early(x.device, product.weight),

@@ -35,6 +35,8 @@ type Mask = NDArray[np.bool_]
 
 _KEPT_STACKS = 3
 """Maximum number of cached stacks; each holds the memory of its captured passes."""
+_REGULAR = 8
+"""Passes of a number of runs after which this number counts as regular, so that its passes are captured."""
 _ALIGNED = 16
 """Joint rows are padded to a multiple of this."""
 
@@ -147,6 +149,7 @@ class Stack:
             name: StackedPart(a, b, first.scale) for name, (a, b) in zip(first.weights, pairs, strict=True)
         }
         self.graphs = TrainingGraphs(base, self.parts, self.leaves, len(adapters))
+        self.passes = 0
 
     @torch.no_grad()
     def fill(self, adapters: Sequence[LoRAAdapter]) -> None:
@@ -174,9 +177,10 @@ def read_together(base: Base, jobs: Sequence[RowJob], stacks: dict[Any, Stack]) 
             del stacks[old]
         stack.fill(adapters)
         targets = _targets(entries, base.device)
-        # Capture only passes of one or of all runs, because other numbers of runs vary from pass to pass.
-        is_usual = len(jobs) in (1, getattr(base.joiner, "members", 0))
-        graph = stack.graphs.find(batch) if train and not recompute and is_usual else None
+        # Other numbers than one and all may vary from pass to pass, which would capture again and again.
+        stack.passes += 1
+        is_regular = len(jobs) in (1, getattr(base.joiner, "members", 0)) or stack.passes > _REGULAR
+        graph = stack.graphs.find(batch) if train and not recompute and is_regular else None
         if graph is None:
             ids, at = (torch.from_numpy(part).to(base.device) for part in (batch.tokens, batch.positions))
             live = hidden_of(base, stack.parts, ids, at, batch.layout(), recompute=recompute)[places]
