@@ -184,6 +184,7 @@ def _product(
                 EARLY,
             )
             return
+    next_part: tl.constexpr = RANKS if GROUP > 1 else WIDE
     block = (number - SHRINKS) % tl.cdiv(N, COLUMNS)
     piece = (number - SHRINKS) // tl.cdiv(N, COLUMNS)
     row = rows_at * ROWS + tl.arange(0, ROWS)
@@ -207,10 +208,10 @@ def _product(
         is_last = piece == SPLIT - 1
         limit = tl.where(is_last, tl.load(adapters) * (PARTS // GROUP), 0)
         states_per_row: tl.constexpr = PARTS // GROUP * WIDE
-        next_part: tl.constexpr = RANKS if GROUP > 1 else WIDE
         from_states = states + row[:, None] * states_per_row + part // GROUP * WIDE + part % GROUP * RANKS
         if GATE:
             of_second = tl.multiple_of(tl.maximum(tl.load(table + 3), 0), 16)
+            from_second = bank + of_second + column[:, None] * RANK + rank
         if ALL:
             every = tl.arange(0, ALL * RANKS)[None, :]
             of_every = (every // RANKS).to(tl.int64) * stride + column[:, None] * RANK + every % RANKS
@@ -262,7 +263,6 @@ def _product(
             used_rows = (row < tl.where(is_last, M, 0))[:, None] & in_rank
             state = tl.load(from_states + rank, mask=used_rows, other=0.0, cache_modifier=".cg")
             if GATE:
-                from_second = bank + of_second + column[:, None] * RANK + rank
                 other_state = tl.load(from_states + next_part + rank, mask=used_rows, other=0.0, cache_modifier=".cg")
             for adapter in range(begin_at, end_at):
                 offset = tl.multiple_of(stride.to(tl.int64) * adapter, 16)
