@@ -185,6 +185,7 @@ def _product(
             )
             return
     next_part: tl.constexpr = RANKS if GROUP > 1 else WIDE
+    rank = tl.arange(0, RANKS)[None, :]
     block = (number - SHRINKS) % tl.cdiv(N, COLUMNS)
     piece = (number - SHRINKS) // tl.cdiv(N, COLUMNS)
     row = rows_at * ROWS + tl.arange(0, ROWS)
@@ -200,7 +201,6 @@ def _product(
         place = block * COLUMNS
         part = (place >= first_end).to(tl.int32) + (place >= second_end).to(tl.int32)
         begin = tl.multiple_of(tl.where(part == 0, 0, tl.where(part == 1, first_end, second_end)), COLUMNS)
-        rank = tl.arange(0, RANKS)[None, :]
         in_rank = rank < RANK
         of_b = tl.multiple_of(tl.maximum(tl.load(table + 2 * part + 1), 0), 16)
         from_b = bank + of_b + (column[:, None] - begin) * RANK + rank
@@ -209,6 +209,7 @@ def _product(
         limit = tl.where(is_last, tl.load(adapters) * (PARTS // GROUP), 0)
         states_per_row: tl.constexpr = PARTS // GROUP * WIDE
         from_states = states + row[:, None] * states_per_row + part // GROUP * WIDE + part % GROUP * RANKS
+        from_second_states = from_states + next_part
         if GATE:
             of_second = tl.multiple_of(tl.maximum(tl.load(table + 3), 0), 16)
             from_second = bank + of_second + column[:, None] * RANK + rank
@@ -253,8 +254,8 @@ def _product(
             states_of_all = tl.load(from_states + every % RANKS, mask=mine_of_every, other=0.0, cache_modifier=".cg")
             total = tl.dot(states_of_all, tl.trans(all_b), total)
             if GATE:
-                from_second_states = from_states + next_part + every % RANKS
-                second_states = tl.load(from_second_states, mask=mine_of_every, other=0.0, cache_modifier=".cg")
+                of_second_states = from_second_states + every % RANKS
+                second_states = tl.load(of_second_states, mask=mine_of_every, other=0.0, cache_modifier=".cg")
                 other = tl.dot(second_states, tl.trans(second_b), other)
         else:
             # Rows of an owner are mostly adjacent, so that only the adapters between the first and the last are needed.
@@ -263,7 +264,7 @@ def _product(
             used_rows = (row < tl.where(is_last, M, 0))[:, None] & in_rank
             state = tl.load(from_states + rank, mask=used_rows, other=0.0, cache_modifier=".cg")
             if GATE:
-                other_state = tl.load(from_states + next_part + rank, mask=used_rows, other=0.0, cache_modifier=".cg")
+                other_state = tl.load(from_second_states + rank, mask=used_rows, other=0.0, cache_modifier=".cg")
             for adapter in range(begin_at, end_at):
                 offset = tl.multiple_of(stride.to(tl.int64) * adapter, 16)
                 # Choose rows of the product, not of the states: these keep their layout for all adapters.
