@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from .bank_kernels import compute_states
 from .early import fetch, launch_early
 
 MOST_ROWS = 128
@@ -32,79 +33,6 @@ _MOST_SHARES, _MOST_RANKS, _MOST_WIDE = 8, 128, 256
 ranks of all adapters together that it adds in one product."""
 _COUNTERS = 1 + 3 * 16
 """Counters of a block of rows: one for all, and one for each linear layer of each adapter of a bank."""
-
-
-@triton.jit
-def _compute_states(
-    number,
-    rows_at,
-    x,
-    partials,
-    states,
-    bank,
-    table,
-    owners,
-    adapters,
-    ready,
-    scale,
-    M,
-    K,
-    stride,
-    ROWS: tl.constexpr,
-    RANK: tl.constexpr,
-    RANKS: tl.constexpr,
-    PARTS: tl.constexpr,
-    GROUP: tl.constexpr,
-    WIDE: tl.constexpr,
-    SHARES: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    used = tl.load(adapters)
-    groups: tl.constexpr = PARTS // GROUP
-    if number < groups * SHARES * used:
-        share, adapter = number % SHARES, number // SHARES % used
-        first_part = number // SHARES // used * GROUP
-        row = rows_at * ROWS + tl.arange(0, ROWS)
-        mine = (tl.load(owners + row, mask=row < M, other=-1) == adapter)[:, None]
-        # The A of all linear layers of the group, side by side.
-        rank, part = tl.arange(0, WIDE) % RANKS, tl.arange(0, WIDE) // RANKS
-        from_a = tl.load(table + 2 * (first_part + part), mask=part < GROUP, other=-1)
-        adapted = ((from_a >= 0) & (rank < RANK))[:, None]
-        # `multiple_of` lets the compiler emit wide loads.
-        start_of_a = tl.multiple_of(adapter.to(tl.int64) * stride + tl.maximum(from_a, 0), [16])
-        from_bank = bank + start_of_a[:, None] + rank[:, None] * K
-        from_x = x + row[:, None] * K
-        depth: tl.constexpr = 128 if WIDE <= 32 else 64 if WIDE <= 128 else 32
-        length = tl.cdiv(tl.cdiv(K, SHARES), depth) * depth
-        last = tl.where(tl.sum(mine.to(tl.int32)) > 0, tl.minimum((share + 1) * length, K), 0)
-        if EARLY:
-            for each in tl.static_range(GROUP):
-                start_of_part = tl.load(table + 2 * (first_part + each))
-                rows_of_a = tl.where(start_of_part >= 0, RANK, 0)
-                from_part = bank + adapter.to(tl.int64) * stride + tl.maximum(start_of_part, 0)
-                fetch(from_part, 0, rows_of_a, share * length, last, K, RANKS)
-            gdc_wait()
-            gdc_launch_dependents()
-        total = tl.zeros([ROWS, WIDE], tl.float32)
-        for start in range(share * length, last, depth):
-            at = start + tl.arange(0, depth)[None, :]
-            value = tl.load(from_x + at, mask=mine & (at < K), other=0.0)
-            factor = tl.load(from_bank + at, mask=adapted & (at < K), other=0.0)
-            total = tl.dot(value, tl.trans(factor), total)
-        entry = row[:, None] * groups * WIDE + first_part // GROUP * WIDE + tl.arange(0, WIDE)[None, :]
-        share_size = M * groups * WIDE
-        tl.store(partials + share * share_size + entry, total, mask=mine)
-        tl.debug_barrier()  # all threads must store their states before the program counts as arrived
-        # The last program of an adapter sums the shares in a fixed order, so that readers load one state.
-        count = ready + (1 + first_part // GROUP * used + adapter) * tl.num_programs(1) + rows_at
-        if tl.atomic_add(count, 1, sem="acq_rel") == SHARES - 1:
-            total = tl.zeros([ROWS, WIDE], tl.float32)
-            for other_share in tl.static_range(SHARES):
-                other_states = partials + other_share * share_size + entry
-                total += tl.load(other_states, mask=mine, other=0.0, cache_modifier=".cg")
-            tl.store(states + entry, (total * scale).to(states.dtype.element_ty), mask=mine)
-            tl.debug_barrier()
-            tl.atomic_add(ready + rows_at, 1, sem="release")
 
 
 # Triton recompiles when an integer becomes 1 or a multiple of 16, and these two change during sampling.
@@ -159,7 +87,7 @@ def _product(
     number, rows_at = tl.program_id(0), tl.program_id(1)
     if RANK:  # noqa: SIM102 - a compile-time constant, unlike the next condition
         if number < SHRINKS:
-            _compute_states(
+            compute_states(
                 number,
                 rows_at,
                 x,
