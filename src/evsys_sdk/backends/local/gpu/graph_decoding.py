@@ -26,24 +26,21 @@ from ..base.fused_layers import Layer
 from ..base.loading import Base
 from ..base.lora import LoRAAdapter
 from ..base.products import Product
-from ..sampling.decoding import KeyValueCache, TokenDecoder
+from ..sampling.decoding import TokenDecoder
 from ..sampling.lanes import Lane, advance, bias_of, needs_logits, uniforms
 from ..sampling.snapshot import Snapshot
 from .fused_body import gpu_layers, plain, run_body
 from .prompt_graphs import LinearFor, PromptGraphs
+from .stacked_cache import StackedCache
 
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of slots that graphs are captured for; above the last, its multiples."""
 _SPARE_SPACES = 2
-_GROWTH = 128
 _INPUTS = 8
 """Inputs of a step for each slot: token, position, slot with the same prompt, length of that prompt, temperature,
 random number, bank row of the adapter, and row of the logit bias plus 1."""
 _MANY, _BIASES = 96, 8
 """Minimum slots for the separate kernel that reads shared prompts; maximum logit biases of a step."""
-_KEPT_POSITIONS = 1 << 18
-"""A cache that would exceed this is reduced to what is needed. Smaller caches never shrink, because their graphs would
-have to be captured again."""
 _QUIET_STEPS = 2
 """Number of steps without a finished or new sample after which the next step is launched ahead."""
 
@@ -64,59 +61,6 @@ def graph_decoder(base: Base, snapshot: Snapshot) -> GraphDecoder | None:
             memory.release_unused()
             return None
     return GraphDecoder(base, snapshot.prepared)
-
-
-class StackedCache(KeyValueCache):
-    """A KV cache in one tensor, (layers, 2, slots, heads, length, width)."""
-
-    def __init__(self, like: Sequence[Layer], weight: Tensor) -> None:
-        super().__init__()
-        self._shape = (len(like), like[0].sizes[1], like[0].attention.head_dim)
-        self._whole = weight.new_empty(0)
-        self.moves = 0
-        """Number of reallocations."""
-
-    def reserve(self, slots: int, length: int) -> None:
-        """Reserve this many slots of this length, and keep their contents."""
-        if slots <= self.slots and length <= self.length:
-            return
-        layers, heads, width = self._shape
-        least_length = -(-length // _GROWTH) * _GROWTH
-        new_slots, new_length = max(slots, self.slots), max(least_length, self.length)
-        # Neither dimension shrinks below this limit; without it, many short texts and one long text would reserve
-        # as many slots of the full length.
-        if new_slots * new_length > _KEPT_POSITIONS:
-            new_slots, new_length = slots, least_length
-        whole = self._whole.new_zeros(layers, 2, new_slots, heads, new_length, width)
-        if self.slots:
-            old_slots, old_length = min(self.slots, new_slots), min(self.length, new_length)
-            whole[:, :, :old_slots, :, :old_length] = self._whole[:, :, :old_slots, :, :old_length]
-        self._whole, self.slots, self.length = whole, new_slots, new_length
-        self.layers = {number: (whole[number, 0], whole[number, 1]) for number in range(layers)}
-        self.moves += 1
-
-    def copy(self, source: int, targets: Sequence[int], length: int) -> None:
-        """Copy the first positions of a slot to other slots."""
-        for start, end in _stretches(targets):
-            self._whole[:, :, start:end, :, :length] = self._whole[:, :, source : source + 1, :, :length]
-
-    def take(self, slot: int, start: int, end: int) -> Any:
-        """Return a copy of some positions of a slot."""
-        return self._whole[:, :, slot, :, start:end].clone()
-
-    def put(self, slot: int, start: int, copied: Any, length: int) -> None:
-        """Write the first `length` positions of a copy made by `take` into a slot."""
-        self._whole[:, :, slot, :, start : start + length] = copied[..., :length, :]
-
-    def cut(self, copied: Any, start: int, end: int) -> Any:
-        """Return a copy of a part of `copied`."""
-        return copied[..., start:end, :].clone()
-
-    def clear(self) -> None:
-        """Release the memory."""
-        self._whole, self.layers = self._whole.new_empty(0), {}
-        self.slots = self.length = 0
-        self.moves += 1
 
 
 class Space:
@@ -402,17 +346,6 @@ def _find_shared_prompts(lanes: Sequence[Lane]) -> Any:
     first: dict[Any, int] = {}
     homes = [first.setdefault(lane.request.key, slot) for slot, lane in enumerate(lanes)]
     return np.array([homes, [len(lane.request.prompt) for lane in lanes]], np.float64)
-
-
-def _stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Group numbers into ranges (start, end) of consecutive numbers."""
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if ranges and ranges[-1][1] == number:
-            ranges[-1] = (ranges[-1][0], number + 1)
-        else:
-            ranges.append((number, number + 1))
-    return ranges
 
 
 def _size_for(slots: int) -> int:
