@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra local; run make test
 pytestmark = pytest.mark.local
 
 from evsys_sdk.backends.local.base.packing import MicroBatch, pack  # noqa: E402
-from evsys_sdk.backends.local.gpu import graph_decoding, training_graphs  # noqa: E402
+from evsys_sdk.backends.local.gpu import graph_decoding, stacked_cache, training_graphs  # noqa: E402
 from evsys_sdk.backends.local.gpu.training_graphs import Shape, TrainingGraphs  # noqa: E402
 
 
@@ -78,5 +78,5 @@ def test_lanes_with_the_same_prompt_read_it_where_the_first_of_them_has_it() -> 
 
 
 def test_slots_are_copied_to_in_stretches() -> None:
-    assert graph_decoding._stretches([]) == []
-    assert graph_decoding._stretches([5, 3, 4, 9, 7, 8]) == [(3, 6), (7, 10)]
+    assert stacked_cache._stretches([]) == []
+    assert stacked_cache._stretches([5, 3, 4, 9, 7, 8]) == [(3, 6), (7, 10)]

@@ -9,6 +9,7 @@ owner between its first and its last.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,8 +21,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from .early import fetch
 
 _ROWS, _DEPTH, _PROGRAMS = 64, 128, 256
-_MOST_SHARES = 8
-"""Maximum number of programs that divide the columns of a row among them."""
+_MOST_SHARES, _MOST_RANKS = 8, 128
+"""Maximum number of programs that divide the columns of a row among them, and of ranks that a program computes."""
 
 
 @triton.jit
@@ -189,6 +190,59 @@ def _expand(
         tl.store(target, total.to(onto.dtype.element_ty), mask=written)
 
 
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The arguments of a product for the adapters of a bank."""
+
+    partials: Tensor
+    """Low-rank states in shares to sum, (shares, rows, groups, ranks of a group)."""
+    states: Tensor
+    """Their sums, (rows, groups, ranks of a group)."""
+    bank: Tensor
+    table: Tensor
+    """Offsets of A and B of each linear layer in a row of the bank; -1 if it is not adapted."""
+    owners: Tensor
+    """Bank row of each row's adapter."""
+    adapters: Tensor
+    """Number of bank rows in use."""
+    ends: tuple[int, int]
+    """Ends of the columns of the first and the second linear layer."""
+    rank: int
+    ready: Tensor
+    """For each block of rows, the number of groups of adapters whose states are summed, then the shares of each."""
+    scale: float
+    most: int
+    """Maximum number of bank rows in use."""
+
+    @classmethod
+    def of(cls, bank: Any, owners: Tensor, ready: Tensor, x: Tensor, product: Any) -> Added | None:
+        table, ends = bank.places[id(product)]
+        if table is None:
+            return None
+        parts, ranks = len(table), _padded(bank.rank)
+        # One program computes the states of all linear layers with the same input, if they fit into registers.
+        wide = ranks * triton.next_power_of_2(parts)
+        groups, wide = (1, wide) if wide <= _MOST_RANKS else (parts, ranks)
+        shares = min(_MOST_SHARES, triton.cdiv(x.shape[1], 256))
+        partials = torch.empty(shares, len(x), groups, wide, device=x.device, dtype=torch.float32)
+        states = torch.empty(len(x), groups, wide, device=x.device, dtype=bank.weights.dtype)
+        return cls(
+            partials, states, bank.weights, table, owners, bank.used, ends, bank.rank, ready, bank.scale, bank.most
+        )
+
+    @property
+    def shares(self) -> int:
+        return len(self.partials)
+
+    @property
+    def ranks(self) -> int:
+        return _padded(self.rank)
+
+    @property
+    def groups(self) -> int:
+        return self.states.shape[1]
+
+
 def add_adapters(bank: Any, product: Any, x: Tensor, onto: Tensor, owners: Tensor) -> None:
     """Add the adapters of a bank to `onto`, the product of `x` with the base weights; `owners` has each row's bank row.
 
@@ -203,7 +257,7 @@ def add_adapters(bank: Any, product: Any, x: Tensor, onto: Tensor, owners: Tenso
     shares = max(1, min(_MOST_SHARES, triton.cdiv(width, 2 * _DEPTH), _PROGRAMS // (blocks * parts)))
     columns = 64 if not any(end % 64 for end in (*ends, height)) else 32
     low = torch.empty(parts, shares, rows, bank.rank, device=x.device, dtype=torch.float32)
-    sizes = {"RANK": bank.rank, "RANKS": max(16, triton.next_power_of_2(bank.rank)), "ROWS": at_once, "SHARES": shares}
+    sizes = {"RANK": bank.rank, "RANKS": _padded(bank.rank), "ROWS": at_once, "SHARES": shares}
     stride = bank.weights.stride(0)
     _shrink[(blocks, parts, shares)](
         x, bank.weights, table, owners, low, rows, width, stride, DEPTH=_DEPTH, num_warps=4, num_stages=3, **sizes
@@ -223,3 +277,8 @@ def add_adapters(bank: Any, product: Any, x: Tensor, onto: Tensor, owners: Tenso
         num_warps=4,
         **sizes,
     )
+
+
+def _padded(rank: int) -> int:
+    """Return the rank that programs compute with; `tl.dot` needs at least 16."""
+    return max(16, triton.next_power_of_2(rank))

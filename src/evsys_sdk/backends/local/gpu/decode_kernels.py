@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .bank_kernels import compute_states
+from .bank_kernels import Added, compute_states
 from .early import fetch, launch_early
 
 MOST_ROWS = 128
@@ -28,9 +28,8 @@ COLUMNS = 32
 _MOST_PIECES = 4
 _PROGRAMS = 128
 """Target number of programs per product, about one per multiprocessor."""
-_MOST_SHARES, _MOST_RANKS, _MOST_WIDE = 8, 128, 256
-"""Maximum number of programs that share the low-rank states of an adapter, of ranks that a program computes, and of
-ranks of all adapters together that it adds in one product."""
+_MOST_WIDE = 256
+"""Maximum number of ranks of all adapters together that are added in one product."""
 _COUNTERS = 1 + 3 * 16
 """Counters of a block of rows: one for all, and one for each linear layer of each adapter of a bank."""
 
@@ -295,7 +294,7 @@ class FewRows:
     ) -> None:
         height, width = output.shape[1], x.shape[1]
         adds, bias = norm is not None, product.bias
-        added = None if self._bank is None else _Added.of(*self._bank, next(self._ready), x, product)
+        added = None if self._bank is None else Added.of(*self._bank, next(self._ready), x, product)
         shrinks = 0 if added is None else added.shares * added.groups * added.most
         _product[(shrinks + triton.cdiv(height, COLUMNS) * plan.pieces, triton.cdiv(len(x), plan.rows))](
             x,
@@ -328,71 +327,17 @@ class FewRows:
             COLUMNS=COLUMNS,
             DEPTH=plan.depth,
             RANK=0 if added is None else added.rank,
-            RANKS=16 if added is None else _padded(added.rank),
+            RANKS=16 if added is None else added.ranks,
             PARTS=1 if added is None else len(added.table),
             GROUP=1 if added is None else len(added.table) // added.groups,
             WIDE=16 if added is None else added.states.shape[2],
             SHARES=1 if added is None else added.shares,
             SHRINKS=shrinks,
-            ALL=0 if added is None or added.most * _padded(added.rank) > _MOST_WIDE else added.most,
+            ALL=0 if added is None or added.most * added.ranks > _MOST_WIDE else added.most,
             num_warps=4,
             num_stages=plan.stages,
             **launch_early(x.device, product.weight),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Added:
-    """The arguments of a product for the adapters of a bank."""
-
-    partials: Tensor
-    """Low-rank states in shares to sum, (shares, rows, groups, ranks of a group)."""
-    states: Tensor
-    """Their sums, (rows, groups, ranks of a group)."""
-    bank: Tensor
-    table: Tensor
-    """Offsets of A and B of each linear layer in a row of the bank; -1 if it is not adapted."""
-    owners: Tensor
-    """Bank row of each row's adapter."""
-    adapters: Tensor
-    """Number of bank rows in use."""
-    ends: tuple[int, int]
-    """Ends of the columns of the first and the second linear layer."""
-    rank: int
-    ready: Tensor
-    """For each block of rows, the number of groups of adapters whose states are summed, then the shares of each."""
-    scale: float
-    most: int
-    """Maximum number of bank rows in use."""
-
-    @classmethod
-    def of(cls, bank: Any, owners: Tensor, ready: Tensor, x: Tensor, product: Any) -> _Added | None:
-        table, ends = bank.places[id(product)]
-        if table is None:
-            return None
-        parts, ranks = len(table), _padded(bank.rank)
-        # One program computes the states of all linear layers with the same input, if they fit into registers.
-        wide = ranks * triton.next_power_of_2(parts)
-        groups, wide = (1, wide) if wide <= _MOST_RANKS else (parts, ranks)
-        shares = min(_MOST_SHARES, triton.cdiv(x.shape[1], 256))
-        partials = torch.empty(shares, len(x), groups, wide, device=x.device, dtype=torch.float32)
-        states = torch.empty(len(x), groups, wide, device=x.device, dtype=bank.weights.dtype)
-        return cls(
-            partials, states, bank.weights, table, owners, bank.used, ends, bank.rank, ready, bank.scale, bank.most
-        )
-
-    @property
-    def shares(self) -> int:
-        return len(self.partials)
-
-    @property
-    def groups(self) -> int:
-        return self.states.shape[1]
-
-
-def _padded(rank: int) -> int:
-    """Return the rank that programs compute with; `tl.dot` needs at least 16."""
-    return max(16, triton.next_power_of_2(rank))
 
 
 @dataclass(frozen=True, slots=True)
