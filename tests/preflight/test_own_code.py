@@ -108,6 +108,12 @@ class WithAColumn:
         return (row for row in rows if row.get("brand"))
 
 
+@register_transform("own_cut")
+class Cut:
+    def __call__(self, rows: Any) -> Iterator[Any]:
+        return ({**row, "query": row["query"][:90]} for row in rows)
+
+
 @register_transform("own_selection")
 class Selection:
     def __call__(self, rows: Any) -> Iterator[Any]:
@@ -128,6 +134,7 @@ register_transform("own_without_source")(WithoutSource)
         ("own_by_chance", "it gives other rows each time it is applied"),
         ("own_by_hash", "it decides by hash()"),
         ("own_with_a_column", "all of them without the column 'brand'"),
+        ("own_cut", "prompts hold only the first 90 characters of the column 'query'"),
         ("own_selection", None),
     ],
 )
@@ -139,7 +146,7 @@ def test_what_a_transform_of_the_project_does_to_rows_is_measured(kind: str, say
             for at, row in enumerate(rows)
         ]
 
-    write_data(tmp_path, {"train": longer, "test": longer} if kind == "own_with_a_column" else {})
+    write_data(tmp_path, {"train": longer, "test": longer} if kind in ("own_cut", "own_with_a_column") else {})
     said = said_about(change(ONE, {"run.data.transforms": [{"kind": kind}, *ONE["run"]["data"]["transforms"]]}))
     found = [one for one in said if says and says in one]
     assert found if says else said == [], said

@@ -24,8 +24,6 @@ from .rows import occurrences
 _REPEATS, _MOST_TASKS = 7, 4
 _WRONG = " Zxqv 8175309\n"
 """A wrong answer for every task, which an agent must return as it is."""
-_STATE = "Keep the state of an attempt in variables of `run`, not in the class or module"
-_KEEP = "Append turn.message to the messages that `run` returns"
 _SECONDS, _LONGEST_S = 5.0, 60.0
 """Time limit of an attempt, and of one that blocks its event loop."""
 _MOST_TURNS = 30
@@ -105,44 +103,61 @@ def agents_of_the_project(context: Context) -> Iterator[Problem]:
         given = [each.reward for each in silent]
         commands = [each for each in attempts if each.answer not in {"", _WRONG, *answers}]
         command = commands[0].answer if commands else ""
-        shows = first.saw(expected) and second.saw(other) and not first.saw(other) and not second.saw(expected)
-        is_constant = first.shown[0] == second.shown[0] and opening(first.task) != opening(second.task)
-        tells = bool(corrected) and all(each.saw(_expected(each.task), 1) for each in corrected)
-        wins = f"the answer '{elsewhere.answer}' earns 1 where '{_expected(elsewhere.task)}' is expected"
-        differs = len({one.reward for one in same}) > 1
-        unread = any(len(each.shown) == 1 and _ends_unread(each) and not _is_lost(each) for each in commands)
-        again = any(map(_is_asked_again, commands))
         faults = (
-            (min(given) > 0, f"an attempt without an answer earns {min(given):g}", "Start at a reward of 0"),
             (
-                shows,
-                f"the first prompt shows the expected answer '{expected}', which is not in the task",
-                "Leave it out",
+                min(given) > 0,
+                f"an attempt without an answer earns {min(given):g}",
+                "Start at a reward of 0, and add what is earned",
             ),
-            (is_constant, "the first prompt is the same for different tasks", "Start with opening(task)"),
-            (tells, "after a wrong answer the next prompt shows the expected one", "Leave it out"),
-            (elsewhere is not first, wins, "Compare the answer with that of the task"),
-            (second.saw(text_of(first.task.instruction)), "a prompt contains the task of another attempt", _STATE),
-            (_lacks_system(first), "the first prompt lacks the system prompt of the task", "Start with opening(task)"),
             (
-                differs,
+                first.saw(expected) and second.saw(other) and not first.saw(other) and not second.saw(expected),
+                f"the first prompt shows the expected answer '{expected}', which is not in the task",
+                "Leave it out of what the policy is shown",
+            ),
+            (
+                first.shown[0] == second.shown[0] and opening(first.task) != opening(second.task),
+                "the first prompt is the same for different tasks",
+                "Start with opening(task), which has the messages of the task",
+            ),
+            (
+                bool(corrected) and all(each.saw(_expected(each.task), 1) for each in corrected),
+                "after a wrong answer the next prompt shows the expected one",
+                "Leave it out of what the policy is shown",
+            ),
+            (
+                elsewhere is not first,
+                f"the answer '{elsewhere.answer}' earns 1 where '{_expected(elsewhere.task)}' is expected",
+                "Compare the answer with that of the task",
+            ),
+            (
+                second.saw(text_of(first.task.instruction)),
+                "a prompt contains the task of another attempt",
+                "Keep the state of an attempt in variables of `run`, not in the class or module",
+            ),
+            (
+                _lacks_system(first),
+                "the first prompt lacks the system prompt of the task",
+                "Start with opening(task), which has all messages before the instruction",
+            ),
+            (
+                len({one.reward for one in same}) > 1,
                 f"the answer '{expected}' to one task earns different rewards",
-                "Seed what is random by the task",
+                "Take what an attempt needs from the task, and seed what is random by it",
             ),
             (
                 all(map(_is_lost, wrong)),
                 "the returned conversation lacks the policy's answers as they were sampled",
-                _KEEP,
+                "Append turn.message to the messages that `run` returns",
             ),
             (
-                again,
+                any(map(_is_asked_again, commands)),
                 f"after '{command}' the policy is asked again and shown nothing new",
-                "Append what the tool returns",
+                "Append what the tool returns to the messages",
             ),
             (
-                unread,
+                any(len(each.shown) == 1 and _ends_unread(each) and not _is_lost(each) for each in commands),
                 f"after '{command}' the attempt ends with a message that the policy never sees",
-                "Let it act again",
+                "Let the policy act again after the tool",
             ),
         )
         for is_found, message, hint in faults:

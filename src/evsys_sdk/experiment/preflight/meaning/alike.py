@@ -33,6 +33,7 @@ _COMPARED: Mapping[str, tuple[str, ...]] = {
     "contains": ("an escaped line break",),
 }
 """Verifier -> prefixes of the traits in which learned and expected answers must agree."""
+_UNIT = re.compile(r"[^a-zA-Z]*\d\s*([a-zA-Z%€$£°/]{1,8})\.?")
 _CALL = r"['\"](?:name|function)['\"]|<tool_call|<function"
 """Pattern of the start of a tool call in a text."""
 _FUNCTION_WORDS = {
@@ -70,12 +71,21 @@ def answers_unlike_the_benchmark(context: Context) -> Iterator[Problem]:
             yield _never_scores(learning[-1], shares[0][0])
         learned = [text for stage in learning for text in stage.answers]
         for tasks in sets if learned else ():
-            if tasks.verifier == "tool_calls_match" and not any(re.search(_CALL, text) for text in learned):
-                message = f"'{tasks.label}' expects tool calls, and learned are such as {show(learned[0][:60])}"
-                yield Problem(message, learning[-1].place, hint="Make the answers of both alike.")
+            if found := _other_kind(learned, tasks):
+                yield Problem(found, learning[-1].place, hint="Make the answers of both alike.")
         for tasks in sets if learned and not shares else ():
             if tasks.compares and (found := _other_form(learned, tasks)):
                 yield Problem(found, learning[-1].place, hint="Check which column the answer is made of.")
+
+
+def _other_kind(learned: Sequence[str], tasks: TaskSet) -> str | None:
+    """Describe learned answers without the expected tool calls, or in another unit."""
+    if tasks.verifier == "tool_calls_match" and not any(re.search(_CALL, text) for text in learned):
+        return f"'{tasks.label}' expects tool calls, and learned are such as {show(learned[0][:60])}"
+    units = [{found[1] for text in some if (found := _UNIT.fullmatch(text))} for some in (learned, tasks.answers)]
+    if tasks.verifier == "numeric_match" and all(len(some) == 1 for some in units) and units[0] != units[1]:
+        return f"learned answers are in {show(*units[0])}, and '{tasks.label}' expects {show(*units[1])}"
+    return None
 
 
 def answers_fail_their_own_tasks(context: Context) -> Iterator[Problem]:

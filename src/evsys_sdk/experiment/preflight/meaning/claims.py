@@ -59,6 +59,7 @@ _CLAIMED = {
 _THAN_BASE = re.compile(
     r"(?i)\bthan (?:the |our |its )?(?:(?:base|untrained|untuned|original|pretrained)\b ?)+(?:model|weights)?"
 )
+_AMOUNT = re.compile(r"(?i)\b(?:half|third|quarter|amount|fewer|size|steps)\b|\b(?:more|less) (?:data|rows)|\d")
 _ONLY_SAVES = {"save_every", "save_at_fractions", "keep_checkpoints", "eval_every", "concurrency", "timeout_s"}
 """Params that do not affect the trained weights."""
 
@@ -127,6 +128,15 @@ def claim_that_nothing_measures(context: Context) -> Iterator[Problem]:
     if claim_of(context) and claimed_metric(context) is None and not context.sets:
         hint = "Add metadata.benchmark with tasks to score, or name another metric."
         yield Problem("nothing is scored, so that the claim would be judged by the training loss", _CLAIM, hint=hint)
+
+
+def claim_without_reasoning(context: Context) -> Iterator[Problem]:
+    """A claim about reasoning, with empty <think> blocks in all training answers."""
+    for one in context.sources if re.search(r"(?i)\b(?:reason|think|thought)", context.claim) else ():
+        empty = [text for text in one.answers if re.match(r"\s*<think>\s*</think>", text)]
+        if one.answers and len(empty) == len(one.answers):
+            message = "the claim is about reasoning, and the <think> block of every answer is empty"
+            yield Problem(message, one.place, hint="Make the answers with thinking switched on.")
 
 
 def settings_in_metadata(context: Context) -> Iterator[Problem]:
@@ -278,6 +288,21 @@ def runs_with_other_differences(context: Context) -> Iterator[Problem]:
         )
         hint = "Let them differ in one thing, or name both in the claim."
         yield Problem(message, f"{_CLAIM}.claim", hint=hint)
+
+
+def runs_of_other_lengths(context: Context) -> Iterator[Problem]:
+    """Runs with the same recipe that make other numbers of steps, because their rows differ in number."""
+    steps: dict[str, int] = {}
+    recipes = {repr(run.algorithm) for _, run in context.runs}
+    for one in context.stages:
+        steps[one.run_place] = steps.get(one.run_place, 0) + (one.steps or 0)
+    if claim_of(context) and len(recipes) == 1 and context.config.search is None and not _AMOUNT.search(context.claim):
+        place, least = min(steps.items(), key=lambda one: one[1], default=("", 0))
+        if 0 < 2 * least <= max(steps.values()):
+            message = (
+                f"this run makes {least} steps, and another {max(steps.values())}: rows and length change together"
+            )
+            yield Problem(message, f"{place}.data", hint="Set the same max_steps, or write the number into the claim.")
 
 
 def _differences(one: Any, other: Any, path: str = "") -> Iterator[str]:

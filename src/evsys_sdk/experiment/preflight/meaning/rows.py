@@ -327,6 +327,9 @@ def answer_in_the_prompt(context: Context) -> Iterator[Problem]:
             yield Problem(
                 message, one.place, hint="Take it out of the prompt, unless copying is what is to be learned."
             )
+        elif labels and (code := _tells_by_a_code(examples)):
+            message = f"an identifier in the prompt gives the answer away: {show(code)} stands for it in every row"
+            yield Problem(message, one.place, hint="Leave the identifier out of the prompt.")
 
 
 def core(answer: str | None) -> str:
@@ -357,6 +360,16 @@ def gives_answer_away(example: Example) -> bool:
     return any(
         len(answer) >= _LONG_ANSWER or _ANNOUNCED.search(text[max(at - 60, 0) : at]) for at in occurrences(text, answer)
     )
+
+
+def _tells_by_a_code(examples: Sequence[Example]) -> str | None:
+    """The first identifier, such as `AB-12`, if the letters of identifiers in prompts map one-to-one to answers."""
+    pairs = [(re.findall(r"\b[A-Za-z]+[-_/.#]?\d+\b", one.prompt), one.answer) for one in examples]
+    known = {(re.sub(r"\d+", "", codes[0]), answer) for codes, answer in pairs if len(codes) == 1}
+    if any(len(codes) != 1 for codes, _ in pairs) or len(known) < 2:
+        return None
+    one_to_one = len(known) == len({code for code, _ in known}) == len({answer for _, answer in known})
+    return pairs[0][0][0] if one_to_one else None
 
 
 def _stands_at_one_place(examples: Sequence[Example]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import ceil
@@ -34,12 +33,6 @@ _TRIED = 3
 _SEVERAL_NUMBERS = re.compile(r"\d+(?:\s*[-/:x]\s*\d+)+")
 _ANCHORS = re.compile(r"\\[bBAZ]|\(\?[a-z]+\)|[\^$]")
 """Anchors and flags in a regular expression."""
-_STATELESS = "Leave out what is random, and what is remembered from earlier answers"
-_SILENCE = "Give it 0, and let no penalty outweigh a right answer"
-_WHOLE = "Compare the whole answer, e.g. with exact_match or numeric_match"
-_ASKED = "Describe the form in the prompt: an untrained model hardly finds it"
-_TOLERANCE = "Check its tolerance, what it expects, and that a form alone does not pass"
-_PARTS = "Let the expected answer earn 1: check the case, the form, and parts of the reward that cancel out"
 _LONG_TEXT = 60
 """Characters from which an expected answer is too long for an exact match by a sample."""
 _FEW = 5
@@ -61,6 +54,15 @@ def val_and_test_share_tasks(context: Context) -> Iterator[Problem]:
             message = f"{len(shared)} of {len(other.keys)} tasks are also in '{one.label}' ({roles[0]})"
             hint = "Choose by tasks that are not reported: split them with the transform `split`, or use other files."
             yield Problem(f"{message}, such as '{other.keys[min(shared)]}'", other.place, hint=hint)
+
+
+def same_tasks_twice(context: Context) -> Iterator[Problem]:
+    """Two benchmarks with the same tasks and settings."""
+    for one, other, shared in _shared_tasks(context):
+        settings = [found.entry.model_dump(exclude={"name", "path", "id"}) for found in (one, other) if found.entry]
+        if len(shared) == len(one.keys) == len(other.keys) and settings[0] == settings[1]:
+            message = f"these are the tasks of '{one.label}', scored in the same way"
+            yield Problem(message, other.place, hint="Remove one of the two, or name the other file.")
 
 
 def _shared_tasks(context: Context) -> Iterator[tuple[TaskSet, TaskSet, set[str]]]:
@@ -198,7 +200,7 @@ def _fn_of(task: HarborTask) -> str | None:
 def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str]) -> Iterator[Problem]:
     """Score wrong answers, and right answers in several forms, and yield the problems of the verifiers."""
     refused: list[tuple[str, str]] = []
-    found: list[tuple[str, str | None, Counter[str]]] = []
+    found: list[tuple[str, str | None, dict[str, float]]] = []
 
     async def try_all() -> None:
         for at, task in enumerate(tasks):
@@ -212,37 +214,49 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
     if refused:
         message = f"{len(refused)} tasks cannot be scored, such as '{refused[0][0]}': {refused[0][1].rstrip('.')}"
         yield Problem(message, place, hint="Correct the tasks, or choose another verifier.")
+    if labels := _accepts_another_label(tasks):
+        message = f"where {show(labels[0])} is expected, the other label {show(labels[1])} scores too"
+        yield Problem(message, place, hint="Use exact_match, or whole_words and labels that do not contain each other.")
     is_text = bool(tasks) and _fn_of(tasks[0]) in ("exact_match", "contains")
     is_own = bool(tasks) and _fn_of(tasks[0]) not in BUILTINS["verifier"]
     is_builtin = bool(tasks) and _fn_of(tasks[0]) in COMPARING
-
-    def likes_silence(got: Counter[str]) -> bool:
-        return min(got["right"], got["taught"]) < got["empty"] or got["empty"] >= got["right"] > got["wrong"]
-
-    def likes_others(got: Counter[str]) -> bool:
-        return got["shaped"] >= 1 > got["wrong"] if is_own else is_builtin and got["other"] > 0
-
-    def is_zero(got: Counter[str]) -> bool:
-        return "right" in got and ((is_text and got["right"] == 0) or (is_own and max(got.values()) == 0))
-
-    faults: tuple[tuple[Callable[[Counter[str]], bool], str, str], ...] = (
-        (lambda got: got["right"] < got["other"], "{} earns less than a wrong answer", "Check its sign"),
-        (lambda got: got["changes"] > 0, "an answer such as {} earns another reward each time", _STATELESS),
-        (likes_silence, "an empty answer earns as much as {} or a longer answer that contains it", _SILENCE),
+    faults: tuple[tuple[Callable[[dict[str, float]], bool], str, str], ...] = (
+        (lambda got: got.get("right", 0) < got.get("other", 0), "{} earns less than a wrong answer", "Check its sign"),
         (
-            lambda got: got["near"] >= got["right"] > max(got["wrong"], 0),
+            lambda got: got.get("changes", 0) > 0,
+            "an answer such as {} earns another reward each time",
+            "Leave out what is random, and what is remembered from earlier answers",
+        ),
+        (
+            lambda got: (
+                min(got.get("right", 0), got.get("taught", 0)) < got["empty"]
+                or got["empty"] >= got.get("right", 0) > got["wrong"]
+            ),
+            "an empty answer earns as much as {} or a longer answer that contains it",
+            "Give it 0, and let no penalty outweigh a right answer",
+        ),
+        (
+            lambda got: got.get("near", 0) >= got.get("right", 0) > max(got["wrong"], 0),
             "an answer that shares only a part with {} earns as much",
-            _WHOLE,
+            "Compare the whole answer, e.g. with exact_match or numeric_match",
         ),
         (lambda got: min(got["wrong"], got["long"]) > 0, "any answer scores", "Give it what a wrong answer fails"),
         (
-            lambda got: got["unasked"] > 0 and is_own,
+            lambda got: is_own and got["unasked"] > 0,
             "{} scores in a form that the prompt does not ask for, and not alone",
-            _ASKED,
+            "Describe the form in the prompt: an untrained model hardly finds it",
         ),
-        (likes_others, "the answer of another task scores as much as {}", _TOLERANCE),
-        (lambda got: abs(got["right"]) > 10, "rewards are far above 1", "Divide them by the largest"),
-        (is_zero, "no answer that was tried earns more than 0, not even {}", _PARTS),
+        (
+            lambda got: got.get("shaped", 0) >= 1 > got["wrong"] if is_own else is_builtin and got.get("other", 0) > 0,
+            "the answer of another task scores as much as {}",
+            "Check its tolerance, what it expects, and that a form alone does not pass",
+        ),
+        (lambda got: abs(got.get("right", 0)) > 10, "rewards are far above 1", "Divide them by the largest"),
+        (
+            lambda got: (is_text and got.get("right") == 0) or (is_own and "right" in got and max(got.values()) == 0),
+            "no answer that was tried earns more than 0, not even {}",
+            "Let the expected answer earn 1: check the case, the form, and parts of the reward that cancel out",
+        ),
     )
     for fault, what, hint in faults:
         bad = [one for one in found if fault(one[2])]
@@ -253,7 +267,9 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
             break
 
 
-async def _try_answers(task: HarborTask, before: HarborTask, taught: Sequence[str]) -> tuple[str | None, Counter[str]]:
+async def _try_answers(
+    task: HarborTask, before: HarborTask, taught: Sequence[str]
+) -> tuple[str | None, dict[str, float]]:
     """The expected answer of a task, and the rewards of wrong answers and of the expected one in several forms."""
     right, other = (expected_text(getattr(one.verifier, "expected", None)) for one in (task, before))
     asked = "\n".join(text_of(one.get("content")) for one in opening(task))
@@ -268,17 +284,16 @@ async def _try_answers(task: HarborTask, before: HarborTask, taught: Sequence[st
     shown = [text for text in task.metadata.values() if isinstance(text, str) and text not in asked]
     answers["taught"] = next((answer for answer in (*taught, *shown) if right and right in answer), None)
     given = {name: text for name, text in answers.items() if text is not None}
-    rewards: Any = Counter(dict(zip(given, await _score((task, text) for text in given.values()), strict=True)))
-    rewards.update({"near": max(await _score((task, text) for text in near))} if near else {})
+    rewards = dict(zip(given, await _score((task, text) for text in given.values()), strict=True))
+    rewards |= {"near": max(await _score((task, text) for text in near))} if near else {}
     if is_own:
         again = await _score((task, text) for text in reversed(given.values()))
         shaped = [form.format(other) for form in ("{}", *forms) if rewards.get(form, 1) > 0 and answers["other"]]
         passed = max(await _score((task, text) for text in shaped), default=0.0)
-        rewards.update({"changes": float(again[::-1] != [rewards[name] for name in given]), "shaped": passed})
+        rewards |= {"changes": float(again[::-1] != [rewards[name] for name in given]), "shaped": passed}
     won = [mark[0] for form in forms if rewards.get(form, 0) > 0 and (mark := _MARK.search(form))]
     is_asked = rewards.get("right", 0) > 0 or taught or any(mark in asked for mark in won)
-    rewards["unasked"] = float(bool(won) and not is_asked)
-    return right, rewards
+    return right, rewards | {"unasked": float(bool(won) and not is_asked)}
 
 
 def _labels(tasks: Sequence[HarborTask], verifiers: Sequence[str]) -> dict[str, HarborTask]:
@@ -286,6 +301,14 @@ def _labels(tasks: Sequence[HarborTask], verifiers: Sequence[str]) -> dict[str, 
     found = {expected_text(getattr(one.verifier, "expected", None)): one for one in tasks if _fn_of(one) in verifiers}
     labels = {text: task for text, task in found.items() if text}
     return labels if 2 <= len(labels) <= min(20, len(tasks) / 3) else {}
+
+
+def _accepts_another_label(tasks: Sequence[HarborTask]) -> tuple[str, str] | None:
+    """A label, and another label that its verifier accepts; None if there is none."""
+    labels = _labels(tasks, ["contains"])
+    pairs = [(text, other) for other in labels for text in labels if text != other]
+    rewards = score_answers((labels[text], other) for text, other in pairs)
+    return next((pair for pair, reward in zip(pairs, rewards, strict=True) if reward > 0), None)
 
 
 def score_answers(answers: Iterable[tuple[HarborTask, str]]) -> list[float]:
@@ -303,7 +326,14 @@ def _input_of(task: HarborTask, answer: str) -> VerifierInput:
 
 
 def scored_by_something_else(context: Context) -> Iterator[Problem]:
-    """Judges that are the trained model, and agents that were not trained."""
+    """Scores that do not test the claim, judges that are the trained model, and agents that were not trained."""
+    text = context.claim
+    for one in context.sets:
+        if one.verifier == "format_only" and re.search(r"(?i)\b(?:right|correct|accura|solve)", text):
+            message = "the claim is about right answers, and only their form is scored"
+            yield Problem(
+                message, one.place, hint="Score them with a verifier that reads `expected`, e.g. exact_match."
+            )
     rewarded = [one for one in context.sources if not one.learns_from_answers]
     for one in (*context.sets, *rewarded):
         judges = {repr(task.verifier) for task in one.tasks if "judge" in repr(task.verifier)[:60].casefold()}
