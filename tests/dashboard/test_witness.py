@@ -17,6 +17,7 @@ pytestmark = pytest.mark.dashboard
 
 from evsys_sdk import Experiment  # noqa: E402
 from evsys_sdk.cli.main import main  # noqa: E402
+from evsys_sdk.dashboard.client import sender  # noqa: E402
 from evsys_sdk.dashboard.client.remote_record import read_anchors, read_requests  # noqa: E402
 from evsys_sdk.dashboard.client.upload import experiment_id_of  # noqa: E402
 from evsys_sdk.record.events import Journal, Kind, read_events, verify_chain  # noqa: E402
@@ -27,6 +28,7 @@ from .test_evsys_logger import config  # noqa: E402
 
 @pytest.fixture
 def watched(dashboard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sender, "PATIENCE_S", 60.0)  # these tests read what must have arrived
     report_to(monkeypatch, dashboard.url, tmp_path, key=dashboard.key, project=dashboard.id)
     return dashboard
 

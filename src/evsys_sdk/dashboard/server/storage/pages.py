@@ -45,9 +45,9 @@ class StoredPages:
                 pages.append(page | {status: "; ".join(filter(None, [str(page.get(status, "")), *requested]))})
         return pages
 
-    def carry_out(self, what: str, name: str, request: NewProjectRequest) -> str:
+    def carry_out(self, project_kind: str, name: str, request: NewProjectRequest) -> str:
         """Store a request for the process that runs the campaign or loop."""
-        system = f"{CAMPAIGN}{name}" if what == "campaign" else name
+        system = f"{CAMPAIGN}{name}" if project_kind == "campaign" else name
         table, fields = schema.loop, request.model_dump(exclude={"hours"})
         if request.kind == "extend":
             fields["subject"] = f"{request.hours:g}"
@@ -62,5 +62,5 @@ class StoredPages:
             return True
 
         if not self._writer.call(write):
-            raise BadQuery(f"this project has no {what} {show(name)}.")
+            raise BadQuery(f"this project has no {project_kind} {show(name)}.")
         return "requested: the process that runs it carries it out"
