@@ -157,6 +157,18 @@ def test_the_families_of_the_example_are_experiments_that_can_run() -> None:
     assert [entry.models for entry in confirmed.metadata.benchmark] == [[], ["base"]]
 
 
+def test_a_campaign_without_a_family_that_can_be_trained_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    (tmp_path / "train.jsonl").unlink()
+    open_campaign("night", Terms("?", tokens=60_000, portfolio="portfolio.yaml"))
+    assert main(["campaign", "run", "night"]) == 1
+    assert "runs[0].data.path" in (error := capsys.readouterr().err)
+    assert error.count("there is no such file") == 1
+    assert load_campaign("night").decisions == []
+
+
 def test_a_family_that_waits_for_approval_holds_up_no_other(tmp_path: Path) -> None:
     write_project(tmp_path)
     open_campaign("night", Terms("?", tokens=40_000, approve_tokens=10, portfolio="portfolio.yaml"))

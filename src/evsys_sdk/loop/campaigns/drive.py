@@ -27,6 +27,7 @@ from ...experiment.plan.plan import forecast_scoring, plan_experiment
 from ...experiment.plan.plan_hash import hash_plan
 from ...history.campaigns.campaign import Campaign, close_campaign, load_campaign
 from ...history.detail import read_detail
+from ...history.text import count_text, duration_text
 from ...history.views.export import export_weights
 from ...log import get_logger
 from ...paths import in_project
@@ -231,7 +232,10 @@ class Driver:
             base = self.portfolio.settings.base
             message = f"a limit of {_UNITS[unit]} ends training without a last scoring"
             raise ConfigError(f"{base}: {message}. Set run_every in a val benchmark, or give --until.")
-        self._note(CampaignDecision(START, reason=f"{budget:,.4g} {_UNITS[unit]}"), unit=unit, budget=budget, **more)
+        if not starts:
+            self.portfolio.check()
+        stated = {"tokens": f"{count_text(budget)} tokens", "usd": f"{budget:.4g} usd"}.get(unit, duration_text(budget))
+        self._note(CampaignDecision(START, reason=stated), unit=unit, budget=budget, **more)
 
     def _config(self, decision: CampaignDecision, event: Event, inputs: DecisionInputs) -> ExperimentConfig:
         """The config of a decision's experiment, with the limit from the journal."""

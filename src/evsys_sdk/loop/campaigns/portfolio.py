@@ -22,6 +22,7 @@ from ...config.load import load_settings
 from ...config.metadata import BASE_MODEL, BenchmarkEntry, Hypothesis, SuccessMetric
 from ...errors import ConfigError, Problem, show
 from ...experiment.arms.overrides import with_steps
+from ...experiment.preflight import check_config
 from ...history.campaigns.campaign import TAG
 from ...paths import in_project
 
@@ -74,6 +75,14 @@ class Portfolio:
         if isinstance(metric, SuccessMetric):
             return metric.name.rpartition("/")[2], metric.mode
         return metric.rpartition("/")[2] if metric else (self.val[0].metrics or ["pass@1"])[0], "max"
+
+    def check(self) -> None:
+        """Raise if no family can be trained; one of several is blocked when its turn comes."""
+        problems: list[Problem] = []
+        for family in self.runs:
+            if not (problems := check_config(self.explore(family)).problems):
+                return
+        raise ConfigError(problems)
 
     def explore(self, family: str) -> ExperimentConfig:
         """The experiment that explores a family: one seed, validation tasks only, no hypothesis."""

@@ -83,7 +83,9 @@ def budget_ends_early(context: Context) -> Iterator[Problem]:
             hint = "Prices are in dollars per million tokens: multiply by 1,000,000."
             yield Problem("this price is almost zero", f"budget.prices.{name}", price.train, hint)
     limit = context.config.budget.tokens if context.config.budget else None
-    for one in context.sources[:1] if limit is not None else ():
+    # A campaign gives each family a part of its budget at a time.
+    is_family = any(tag.startswith("family:") for tag in context.config.metadata.tags)
+    for one in context.sources[:1] if limit is not None and not is_family else ():
         some = one.examples[:200]
         lengths = [context.tokens(example.prompt + (example.answer or ""), one.client) for example in some]
         step = one.cfg.batch_size * sum(lengths) // len(lengths)
