@@ -191,7 +191,7 @@ def _expand(
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AdapterArguments:
     """The arguments of a product for the adapters of a bank."""
 
     partials: Tensor
@@ -215,7 +215,7 @@ class Added:
     """Maximum number of bank rows in use."""
 
     @classmethod
-    def of(cls, bank: Any, owners: Tensor, ready: Tensor, x: Tensor, product: Any) -> Added | None:
+    def of(cls, bank: Any, owners: Tensor, ready: Tensor, x: Tensor, product: Any) -> AdapterArguments | None:
         table, ends = bank.places[id(product)]
         if table is None:
             return None

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .bank_kernels import Added, compute_states
+from .bank_kernels import AdapterArguments, compute_states
 from .early import fetch, launch_early
 
 MOST_ROWS = 128
@@ -294,7 +294,7 @@ class FewRows:
     ) -> None:
         height, width = output.shape[1], x.shape[1]
         adds, bias = norm is not None, product.bias
-        added = None if self._bank is None else Added.of(*self._bank, next(self._ready), x, product)
+        added = None if self._bank is None else AdapterArguments.of(*self._bank, next(self._ready), x, product)
         shrinks = 0 if added is None else added.shares * added.groups * added.most
         _product[(shrinks + triton.cdiv(height, COLUMNS) * plan.pieces, triton.cdiv(len(x), plan.rows))](
             x,
