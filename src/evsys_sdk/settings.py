@@ -77,7 +77,7 @@ def _find_pyproject(root: Path) -> Path | None:
 def _evsys_table(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
-        if not re.search(rb"evsys[\"']?\s*(?:[].]|=\s*\{)", content):  # importing tomllib takes longer than the rest
+        if not re.search(rb"evsys(?![-_]sdk)", content):  # importing tomllib takes longer than the rest
             return {}
         import tomllib
 

@@ -8,6 +8,7 @@ import pytest
 
 from evsys_sdk import register_verifier
 from evsys_sdk.experiment import ExperimentResult
+from evsys_sdk.experiment.preflight.meaning import tasks
 from evsys_sdk.record.run_files.checkpoints import CheckpointLog
 
 TASKS = [
@@ -20,8 +21,9 @@ VARIED = 8
 
 
 @pytest.fixture
-def reward() -> Callable[[float], None]:
+def reward(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets what every answer earns once the first step, where asked for, has had different rewards."""
+    monkeypatch.setattr(tasks, "_try_verifiers", lambda *_: iter(()))  # rewards depend on the number of calls
 
     def script(then: float, *, varied: bool = True) -> None:
         calls = 0

@@ -217,7 +217,8 @@ class _Here:
 def _obstacle(config: ExperimentConfig) -> str | None:
     """The reason why another process cannot execute the arms, or None."""
     if scripts := ProjectCode.for_workers(config).unreachable:
-        return f"another process cannot import extensions registered in {', '.join(scripts)}. Move them to a module."
+        cause = f"another process cannot import extensions registered in {', '.join(scripts)}"
+        return f"{cause}. Move them to a separate module."
     if later := find_registered_later(config):
         return f"another process does not have {', '.join(later)}. Register them where their module is imported."
     return None

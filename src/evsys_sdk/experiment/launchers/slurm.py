@@ -107,7 +107,7 @@ class SlurmLauncher:
         code = ProjectCode.for_workers(launch.config)
         if code.unreachable:
             message = f"nodes of the cluster cannot import extensions registered in {', '.join(code.unreachable)}"
-            raise ConfigError(Problem(message, path="launcher", hint="Move them to an own module."))
+            raise ConfigError(Problem(message, path="launcher", hint="Move them to a separate module."))
         self._folder = workspace_dir() / self.name / secrets.token_hex(4)
         self._folder.mkdir(parents=True)
         write_pickle(self._folder / SHARED, (code, launch))

@@ -224,7 +224,7 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
         (lambda got: got.get("right", 0) < got.get("other", 0), "{} earns less than a wrong answer", "Check its sign"),
         (
             lambda got: got.get("changes", 0) > 0,
-            "an answer such as {} earns another reward each time",
+            "{} earns another reward each time",
             "Leave out what is random, and what is remembered from earlier answers",
         ),
         (
@@ -261,7 +261,7 @@ def _try_verifiers(tasks: Sequence[HarborTask], place: str, taught: Sequence[str
     for fault, what, hint in faults:
         bad = [one for one in found if fault(one[2])]
         if bad and len(bad) >= max(0.5 * len(found), min(_TRIED, len(found))):
-            what = what.format(f"the expected answer {show(bad[0][1])}")
+            what = what.format("the same answer" if bad[0][1] is None else f"the expected answer {show(bad[0][1])}")
             message = f"{what} on {len(bad)} of {len(found)} tasks, such as '{bad[0][0]}', by '{_fn_of(tasks[0])}'"
             yield Problem(message, place, hint=f"{hint}.")
             break
