@@ -260,9 +260,9 @@ def test_resume_scores_what_could_not_be_scored_and_nothing_else() -> None:
     prompts.clear()
     result = run(*entries, resume=True)
     assert result.exit_code == 0
-    # The checks before the run score twenty answers on each set, each scoring once, and the audit what the conclusion
-    # rests on.
-    assert len(prompts) == 1 + 2 * 20 + 2 + 1
+    # The check of the verifier asks with an empty answer, each set is scored once, and the audit scores what the
+    # conclusion rests on.
+    assert len(prompts) == 1 + 2 + 1
     assert scored_steps() == [4, 8, 10]
     assert scored_steps("test") == [10]
     assert result.runs[0].metrics["test/words/tasks"] == 2

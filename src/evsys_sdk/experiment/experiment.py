@@ -129,7 +129,7 @@ class Experiment:
 
     def open(self, *, resume: bool = False, fresh: bool = False, extend: bool = False) -> ExperimentDir:
         """Validate, and find or make the folder. Nothing is trained."""
-        self.validate()
+        self.validate(resumes=resume)
         if extend:
             return extend_experiment_dir(self.config)
         return open_experiment_dir(self.config, resume=resume, fresh=fresh)
@@ -153,12 +153,12 @@ class Experiment:
                 yield folder
             return
 
-    def validate(self) -> None:
-        """Run all checks that cost nothing; raise on problems, log warnings."""
+    def validate(self, *, resumes: bool = False) -> None:
+        """Run all checks that cost nothing; raise on problems, log warnings, except again for one that `resumes`."""
         from .preflight import check_config
 
         if not self._checked:
-            report = check_config(self.config)
+            report = check_config(self.config, resumes=resumes)
             if report.problems:
                 raise ConfigError(report.problems)
             for warning in report.warnings:

@@ -67,7 +67,9 @@ def run(
     if extend and dry:
         raise click.UsageError("--extend continues an attempt, and --dry starts a new one. Give one of them.")
     deadline = None if until is None else parse_deadline(until)
-    checked = check_file(path, dry=dry, adapt=lambda config: _override(config, dry=dry, steps=steps))
+    checked = check_file(
+        path, dry=dry, adapt=lambda config: _override(config, dry=dry, steps=steps), resumes=resume and not dry
+    )
     config = checked.config
     print_warnings(checked.warnings)
     if plan_hash is not None:

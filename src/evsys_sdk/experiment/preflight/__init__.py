@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ...config import ExperimentConfig
@@ -46,24 +47,28 @@ class Checked:
     warnings: tuple[str, ...] = ()
 
 
-def check_file(path: str | Path, *, dry: bool = False, adapt: Adapt | None = None) -> Checked:
+def check_file(path: str | Path, *, dry: bool = False, adapt: Adapt | None = None, resumes: bool = False) -> Checked:
     """Load and check a config file; raise ConfigError with all problems and their lines.
 
     `adapt` applies command-line options to the config before the check. With `dry`, a backend that is not installed
     is no problem.
     """
-    config, report = load_checked(path, check_config, dry=dry, adapt=adapt)
+    config, report = load_checked(path, partial(check_config, resumes=resumes), dry=dry, adapt=adapt)
     return Checked(config, tuple(str(one) for one in report.warnings))
 
 
-def check_config(config: ExperimentConfig, *, kinds: bool = True) -> CheckReport:
-    """Check a config; with `kinds=False`, skip the check of kinds and their params."""
+def check_config(config: ExperimentConfig, *, kinds: bool = True, resumes: bool = False) -> CheckReport:
+    """Check a config.
+
+    With `kinds=False`, skip the check of kinds and their params. With `resumes`, skip the checks of meaning for an
+    experiment that has started: its warnings were printed then.
+    """
     config = config.expanded()
     with limit_user_code(f"checking experiment '{config.name}'", limit_s=config.arm_timeout_s or _LONGEST_CHECK_S):
-        return _check(config, kinds)
+        return _check(config, kinds, resumes)
 
 
-def _check(config: ExperimentConfig, kinds: bool) -> CheckReport:
+def _check(config: ExperimentConfig, kinds: bool, resumes: bool) -> CheckReport:
     report = CheckReport()
     if kinds:
         report.add(deep_problems(config))
@@ -82,9 +87,10 @@ def _check(config: ExperimentConfig, kinds: bool) -> CheckReport:
         with limit_user_code("checking rows"):  # ends a process that a transform forked, before it removes the folder
             runs.check()
     report.add(score_problems(config, collect_reported(config, runs.algorithms)))
-    if not report.problems:
+    has_started = bool(find_attempts(in_project(config.output_dir) / config.name))
+    if not report.problems and not (resumes and has_started):
         refused, warned = meaning_problems(Context(config, runs.pulled, runs.clients))
-        if find_attempts(in_project(config.output_dir) / config.name):  # an experiment that has started may finish
+        if has_started:  # it may finish
             refused, warned = [], [*refused, *warned]
         report.add(refused)
         report.warn(warned)
