@@ -182,6 +182,16 @@ def kill_watcher(folder: Path) -> None:
     os.kill(owner["pid"], 9)
 
 
+def watch_until(is_delivered: Callable[[], Any]) -> None:
+    """Watch as the next commands do in the background: a killed watcher keeps its lock for a moment."""
+
+    def watched() -> Any:
+        watch_alerts()
+        return is_delivered()
+
+    wait_for(watched)
+
+
 @pytest.mark.slow
 def test_a_killed_run_and_a_killed_watcher_lose_no_alert(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")
@@ -195,7 +205,7 @@ def test_a_killed_run_and_a_killed_watcher_lose_no_alert(tmp_path: Path) -> None
         process.kill()
         process.wait()
         assert server.received == []
-        watch_alerts()  # what the next command starts in the background
+        watch_until(lambda: server.received)
         assert server.refused == 1
         [(id, body)] = server.received
         assert json.loads(body)["kind"] == "killed"
@@ -219,7 +229,7 @@ def test_a_killed_campaign_and_its_end_reach_the_webhook(tmp_path: Path, hook: H
     def received(kind: str) -> set[str]:
         return {id for id, body in list(hook.received) if json.loads(body)["kind"] == kind and "campaign:night" in id}
 
-    watch_alerts()
+    watch_until(lambda: received("killed"))
     assert len(received("killed")) == 1
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120, check=True)
     watch_alerts()
